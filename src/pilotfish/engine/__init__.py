@@ -1,0 +1,1 @@
+"""The decode loop. Token ids only: no text, no files, no HTTP."""

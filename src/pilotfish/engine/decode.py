@@ -1,0 +1,210 @@
+"""Prefill and the decode loop: the one place that evaluates and reads back.
+
+Round n + 1 is dispatched before the tokens of round n are read, so the device never waits for Python. What a round
+overshoots (an end of text, a stop, the budget) is dropped: the length goes back and nothing else has to.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+import mlx.core as mx
+
+from pilotfish.engine import batch
+from pilotfish.engine.depth import DepthPolicy
+from pilotfish.engine.round import RoundParts, run_round
+from pilotfish.engine.state import DecodeState, RoundResult
+from pilotfish.engine.target import Target
+
+PREFILL_CHUNK = 512  # rows of one prefill pass; larger ones need more memory for attention scores
+
+
+class Device:
+    """Evaluation and read-back, in one place so that tests can count them."""
+
+    def dispatch(self, result: RoundResult, packed: mx.array) -> None:
+        """Start computing a round; returns at once."""
+        mx.async_eval(packed, *result.state[:3], *(b for buffers in result.state.caches for b in buffers))
+
+    def read(self, packed: mx.array) -> list[list[int]]:
+        """Wait for (B, n) int32 values and bring them to the host."""
+        values: list[list[int]] = packed.tolist()  # type: ignore[assignment]
+        return values
+
+    def wait(self, caches: Sequence[tuple[mx.array, ...]]) -> None:
+        """Wait for a prefill chunk, so that its activations are freed before the next one."""
+        mx.eval([b for buffers in caches for b in buffers])
+
+
+@dataclass
+class Row:
+    """What the host knows of one sequence."""
+
+    prompt_length: int
+    max_tokens: int
+    eos: frozenset[int] = frozenset()
+    tokens: list[int] = field(default_factory=list)
+    drafted: list[bool] = field(default_factory=list)
+    finish_reason: str | None = None  # "stop" or "length"
+    final_state: DecodeState | None = None  # once finished; its `hidden` belongs to a later token and means nothing
+
+    @property
+    def length(self) -> int:
+        """Tokens with keys and values; the newest token has none, in plain decoding as in drafted."""
+        return self.prompt_length + len(self.tokens) - 1
+
+    def take(self, tokens: Sequence[int], accepted: int) -> int:
+        """Append what a round committed, up to an end of text or the budget; returns how many were taken."""
+        for j, token in enumerate(tokens[: accepted + 1]):
+            self.tokens.append(token)
+            self.drafted.append(j < accepted)
+            if token in self.eos:
+                self.finish_reason = "stop"
+            elif len(self.tokens) >= self.max_tokens:
+                self.finish_reason = "length"
+            if self.finish_reason:
+                return j + 1
+        return accepted + 1
+
+
+@dataclass
+class Counts:
+    """Totals over the rounds that were read. `accepted_at[i]` counts rounds whose draft i was kept."""
+
+    rounds: int = 0
+    drafted: int = 0
+    accepted: int = 0
+    accepted_at: list[int] = field(default_factory=list)
+    drafted_at: list[int] = field(default_factory=list)
+
+    def add(self, depth: int, accepted: int) -> None:
+        self.rounds += 1
+        self.drafted += depth
+        self.accepted += accepted
+        missing = [0] * (depth - len(self.drafted_at))
+        self.drafted_at += missing
+        self.accepted_at += missing
+        for i in range(depth):
+            self.drafted_at[i] += 1
+            self.accepted_at[i] += i < accepted
+
+
+class Committed(NamedTuple):
+    """Tokens that one round added to one row."""
+
+    row: Row
+    tokens: list[int]
+    drafted: list[bool]
+
+
+class _InFlight(NamedTuple):
+    rows: list[Row]
+    depth: int
+    packed: mx.array  # (B, 1 + depth + 1): accepted, then tokens
+
+
+def prefill(
+    target: Target,
+    prompt: Sequence[int],
+    device: Device,
+    chunk: int = PREFILL_CHUNK,
+    progress: Callable[[int, int], None] | None = None,
+) -> DecodeState:
+    """Keys and values of all of `prompt` but its last token, which becomes the state's `token`.
+
+    Logits are never asked for, and neither are layers that only serve them (KV-shared layers): lazily, they are not
+    computed. The state has no hidden state yet, so the first round after it must be plain.
+    """
+    caches: tuple[tuple[mx.array, ...], ...] = ((),) * len(target.specs)
+    end = len(prompt) - 1
+    for start in range(0, end, chunk):
+        ids = mx.array([prompt[start : min(start + chunk, end)]], dtype=mx.int32)
+        views = [spec.prefill_view(b, start) for spec, b in zip(target.specs, caches, strict=True)]
+        target.forward(ids, views)
+        caches = tuple(spec.collect(view) for spec, view in zip(target.specs, views, strict=True))
+        device.wait(caches)
+        if progress is not None:
+            progress(min(start + chunk, end), end)
+    return DecodeState(
+        length=mx.array([end], dtype=mx.int32),
+        token=mx.array([[prompt[-1]]], dtype=mx.int32),
+        hidden=mx.zeros((1, 1, 1)),
+        caches=caches,
+    )
+
+
+class DecodeLoop:
+    """Decodes B prefilled rows until each has finished. Iterate `steps`; call `stop` to end a row at a token."""
+
+    def __init__(self, parts: RoundParts, policy: DepthPolicy, state: DecodeState, rows: Sequence[Row],
+                 device: Device) -> None:  # fmt: skip
+        self.parts, self.policy, self.device = parts, policy, device
+        self.rows, self.counts = list(rows), Counts()
+        self._state, self._live = state, list(rows)
+        self._in_flight: deque[_InFlight] = deque()
+        self._first = True
+
+    def steps(self) -> Iterator[list[Committed]]:
+        """Yield what each round committed, by row, one round after it was dispatched."""
+        while self._live:
+            while len(self._in_flight) < 2 and self._another_is_needed():
+                self._dispatch()
+            yield self._read()
+            self._retire()
+
+    def stop(self, row: Row, kept: int) -> None:
+        """End `row` after its first `kept` tokens, as if the rest had never been decoded."""
+        del row.tokens[kept:], row.drafted[kept:]
+        row.finish_reason = "stop"
+
+    def _dispatch(self) -> None:
+        depth = 0 if self._first else self.policy.next_depth()  # right after prefill there is no hidden state yet
+        self._first = False
+        tokens = max(row.length for row in self._live) + sum(f.depth + 1 for f in self._in_flight) + depth + 1
+        caches = tuple(
+            s.with_capacity(b, tokens) for s, b in zip(self.parts.target.specs, self._state.caches, strict=True)
+        )
+        result = run_round(self.parts, self._state._replace(caches=caches), depth)
+        packed = mx.concatenate([result.accepted[:, None], result.tokens], axis=1)
+        self.device.dispatch(result, packed)
+        self._state = result.state
+        self._in_flight.append(_InFlight(list(self._live), depth, packed))
+
+    def _another_is_needed(self) -> bool:
+        """False when every row is sure to finish in the rounds already in flight, which bring a token each."""
+        ahead = len(self._in_flight)
+        return any(len(row.tokens) + ahead < row.max_tokens for row in self._live)
+
+    def _read(self) -> list[Committed]:
+        flight = self._in_flight.popleft()
+        step = []
+        for row, (accepted, *tokens) in zip(flight.rows, self.device.read(flight.packed), strict=True):
+            if row.finish_reason:
+                continue
+            taken = row.take(tokens, accepted)
+            self.counts.add(flight.depth, min(accepted, taken))
+            self.policy.observe(flight.depth, min(accepted, taken))
+            step.append(Committed(row, row.tokens[-taken:], row.drafted[-taken:]))
+        return step
+
+    def _retire(self) -> None:
+        """Drop finished rows. Their state is the newest one with the length put back: a rollback moves nothing."""
+        done = [i for i, row in enumerate(self._live) if row.finish_reason]
+        if not done:
+            return
+        for i in done:
+            row = self._live[i]
+            state = self._state if len(self._live) == 1 else batch.select(self._state, [i])
+            row.final_state = state._replace(
+                length=mx.array([row.length], dtype=mx.int32), token=mx.array([[row.tokens[-1]]], dtype=mx.int32)
+            )
+        keep = [i for i, row in enumerate(self._live) if not row.finish_reason]
+        self._live = [self._live[i] for i in keep]
+        if keep:
+            self._state = batch.select(self._state, keep)
+            self.parts = replace(self.parts, sampler=self.parts.sampler.select(keep))
+        else:
+            self._in_flight.clear()

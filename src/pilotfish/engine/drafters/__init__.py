@@ -1,0 +1,30 @@
+"""Whatever proposes tokens. One file per drafter; this one holds the contract."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import mlx.core as mx
+
+from pilotfish.engine.state import DecodeState, Draft
+
+
+class Propose(Protocol):
+    """Given to a drafter by the round: turns its logits into a token, as the acceptance rule wants it."""
+
+    def __call__(
+        self, logits: mx.array, positions: mx.array, ids: mx.array | None = None
+    ) -> tuple[mx.array, mx.array | None]:
+        """(B, 1, M) logits for `positions` (B, 1) -> token (B, 1) int32 and its distribution (B, 1, vocab) or None.
+
+        `ids` (B, 1, M) int32 names the tokens that the logits stand for; without it, logit j is token j.
+        """
+
+
+class Drafter(Protocol):
+    """Proposes tokens after `state.token`. Stateless between calls; everything it reads is in the decode state."""
+
+    max_depth: int
+
+    def draft(self, state: DecodeState, depth: int, propose: Propose) -> Draft:
+        """`depth` >= 1 tokens for positions `length + 1 ...`, lazily. Must not evaluate and must not write to caches."""

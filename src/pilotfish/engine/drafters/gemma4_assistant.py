@@ -1,0 +1,174 @@
+"""Gemma 4's own drafter: four small layers that read the target's keys and values and write none.
+
+One step embeds a token with the target's table, joins it with a hidden state, runs the layers at a fixed position and
+gives logits and the next hidden state (`transformers`: gemma4_assistant).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import mlx.core as mx
+import mlx.nn as nn
+from mlx_lm.models import gemma4_text
+from mlx_lm.models.base import BaseModelArgs
+
+from pilotfish.engine.caches import FullSpec, ring_mask
+from pilotfish.engine.drafters import Propose
+from pilotfish.engine.state import DecodeState, Draft
+from pilotfish.engine.target import Gemma4Target
+from pilotfish.errors import DrafterMismatchError
+
+# The query stands at the last position that has keys (serving engines do this); 0 would be the fed token's own
+# position (`transformers`). Only acceptance depends on it; no difference was measured on a trained pair.
+POSITION_OFFSET = -1
+
+
+@dataclass
+class AssistantArgs(BaseModelArgs):
+    """The assistant's config.json; sizes of its own decoder are in `text_config`."""
+
+    model_type: str
+    backbone_hidden_size: int
+    use_ordered_embeddings: bool = False
+    num_centroids: int = 2048
+    centroid_intermediate_top_k: int = 32
+    text_config: dict[str, Any] = field(default_factory=dict)
+
+
+class OrderedHead(nn.Module):
+    """Scores clusters of tokens first, then only the tokens of the best clusters (E2B, E4B)."""
+
+    def __init__(self, args: AssistantArgs, hidden: int, vocab: int) -> None:
+        super().__init__()
+        self.centroids = nn.Linear(hidden, args.num_centroids, bias=False)
+        self.token_ordering = mx.zeros((vocab,), dtype=mx.int32)
+        self._clusters, self._top_k = args.num_centroids, args.centroid_intermediate_top_k
+
+    def candidates(self, h: mx.array) -> mx.array:
+        """(B, 1, hidden) -> (B, 1, M) int32 token ids of the best clusters."""
+        scores = self.centroids(h)
+        best = mx.argpartition(-scores, kth=self._top_k - 1, axis=-1)[..., : self._top_k]
+        members = self.token_ordering.reshape(self._clusters, -1)[best]
+        return members.reshape(*h.shape[:2], -1).astype(mx.int32)
+
+
+class AssistantModel(nn.Module):
+    """The assistant's weights under their published names."""
+
+    def __init__(self, args: AssistantArgs) -> None:
+        super().__init__()
+        text = gemma4_text.ModelArgs.from_dict(args.text_config)
+        self.args, self.text_args = args, text
+        self.pre_projection = nn.Linear(2 * args.backbone_hidden_size, text.hidden_size, bias=False)
+        self.post_projection = nn.Linear(text.hidden_size, args.backbone_hidden_size, bias=False)
+        self.model = _Decoder(text)
+        if args.use_ordered_embeddings:
+            self.masked_embedding = OrderedHead(args, text.hidden_size, text.vocab_size)
+
+    @property
+    def layers(self) -> list[Any]:
+        layers: list[Any] = self.model.layers
+        return layers
+
+    def sanitize(self, weights: dict[str, mx.array]) -> dict[str, mx.array]:
+        """Drop the tied head's copy, keep the token ordering an integer table."""
+        weights = {k: v for k, v in weights.items() if k != "lm_head.weight" and "rotary_emb" not in k}
+        key = "masked_embedding.token_ordering"
+        if key in weights:
+            weights[key] = weights[key].astype(mx.int32)
+        return weights
+
+    def step(
+        self, embedded: mx.array, hidden: mx.array, keys_values: dict[str, tuple[mx.array, mx.array, mx.array]],
+        position: mx.array,
+    ) -> tuple[mx.array, mx.array]:  # fmt: skip
+        """One draft step.
+
+        embedded, hidden: (B, 1, backbone), the token's embedding and the state before it.
+        keys_values: by layer type, keys and values (B, kv_heads, slots, head_dim) and mask (B, 1, 1, slots) bool.
+        position: (B,) int32, where the query stands.
+        Returns the normed output (B, 1, hidden) for `head`, and the next state (B, 1, backbone).
+        """
+        x = self.pre_projection(mx.concatenate([embedded, hidden.astype(embedded.dtype)], axis=-1))
+        for layer in self.layers:
+            keys, values, mask = keys_values[layer.layer_type]
+            x, _, _ = layer(x, mask, None, shared_kv=(keys, values), offset=position)
+        x = self.model.norm(x)
+        return x, self.post_projection(x)
+
+    def head(self, x: mx.array) -> tuple[mx.array, mx.array | None]:
+        """(B, 1, hidden) -> logits (B, 1, M) and the ids they stand for, or None for the whole vocabulary."""
+        if not self.args.use_ordered_embeddings:
+            return self.model.embed_tokens.as_linear(x), None
+        ids = self.masked_embedding.candidates(x)
+        rows = self.model.embed_tokens(ids)  # gathers and, where quantized, unpacks only these rows
+        return (rows @ x[..., None])[..., 0], ids
+
+
+class _Decoder(nn.Module):
+    def __init__(self, args: gemma4_text.ModelArgs) -> None:
+        super().__init__()
+        self.embed_tokens = nn.Embedding(args.vocab_size, args.hidden_size)
+        self.layers = [gemma4_text.DecoderLayer(args, i) for i in range(args.num_hidden_layers)]
+        self.norm = nn.RMSNorm(args.hidden_size, eps=args.rms_norm_eps)
+
+
+class Gemma4Assistant:
+    """The drafter: an assistant model bound to the target whose keys and values it reads."""
+
+    def __init__(self, model: AssistantModel, target: Gemma4Target) -> None:
+        check_fit(model, target)
+        self.model, self.target = model, target
+        self.max_depth = target.max_depth
+
+    def draft(self, state: DecodeState, depth: int, propose: Propose) -> Draft:
+        position = state.length + POSITION_OFFSET
+        keys_values = self._keys_values(state)
+        token, hidden = state.token, state.hidden
+        tokens: list[mx.array] = []
+        probabilities: list[mx.array] = []
+        for j in range(depth):
+            x, hidden = self.model.step(self.target.embed(token), hidden, keys_values, position)
+            logits, ids = self.model.head(x)
+            token, p = propose(logits, state.length[:, None] + 1 + j, ids)
+            tokens.append(token)
+            if p is not None:
+                probabilities.append(p)
+        drawn_from = mx.concatenate(probabilities, axis=1) if probabilities else None
+        return Draft(mx.concatenate(tokens, axis=1), drawn_from)
+
+    def _keys_values(self, state: DecodeState) -> dict[str, tuple[mx.array, mx.array, mx.array]]:
+        """The donors' keys and values, with masks that show the newest window, or all, of positions below `length`."""
+        newest, out = state.length - 1, {}
+        for kind in sorted(set(self.model.text_args.layer_types)):
+            index = self.target.donor(kind)
+            keys, values = state.caches[index]
+            if kind == "sliding_attention":
+                mask = ring_mask(self.target.sliding_spec(), newest, 1)
+            else:
+                mask = FullSpec().decode_view(state.caches[index], newest).make_mask(1)
+            out[kind] = (keys, values, mask)
+        return out
+
+
+def check_fit(model: AssistantModel, target: Gemma4Target) -> None:
+    """Raise DrafterMismatchError unless the assistant was made for a target of this shape."""
+    mine, theirs = model.text_args, target.config
+    pairs = [
+        ("hidden size", model.args.backbone_hidden_size, target.hidden_size),
+        ("vocabulary", mine.vocab_size, theirs.vocab_size),
+        ("head size", mine.head_dim, theirs.head_dim),
+        ("global head size", mine.global_head_dim, theirs.global_head_dim),
+        ("key/value heads", mine.num_key_value_heads, theirs.num_key_value_heads),
+        ("sliding window", mine.sliding_window, theirs.sliding_window),
+    ]
+    if mine.attention_k_eq_v or theirs.attention_k_eq_v:
+        pairs.append(("global key/value heads", mine.num_global_key_value_heads, theirs.num_global_key_value_heads))
+    for what, got, wanted in pairs:
+        if got != wanted:
+            raise DrafterMismatchError(
+                f"the assistant was made for a target with {what} {got}, but this target has {wanted}; "
+                "use the assistant that was published with this model"
+            )

@@ -1,0 +1,49 @@
+"""The two records that every part of the engine exchanges. Arrays only; nothing here evaluates."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import mlx.core as mx
+
+Buffers = tuple[mx.array, ...]
+"""Arrays of one layer's cache; for attention (keys, values), each (B, kv_heads, slots, head_dim)."""
+
+
+class DecodeState(NamedTuple):
+    """Everything that a sequence of B rows is, on the device.
+
+    length: (B,) int32, tokens whose keys and values are in the caches.
+    token: (B, 1) int32, the newest committed token; its keys do not exist yet.
+    hidden: (B, 1, hidden), the target's hidden state (after the final norm) of the token before it.
+    caches: one `Buffers` for each cache of the target.
+    """
+
+    length: mx.array
+    token: mx.array
+    hidden: mx.array
+    caches: tuple[Buffers, ...]
+
+
+class Draft(NamedTuple):
+    """What a drafter proposes in one round.
+
+    tokens: (B, depth) int32.
+    probabilities: (B, depth, vocab) float32, the distribution each token was drawn from; None unless asked for.
+    """
+
+    tokens: mx.array
+    probabilities: mx.array | None
+
+
+class RoundResult(NamedTuple):
+    """What a round gives.
+
+    state: the state after it.
+    tokens: (B, depth + 1) int32; the first `accepted + 1` of a row are committed, the rest mean nothing.
+    accepted: (B,) int32, leading drafts that were kept.
+    """
+
+    state: DecodeState
+    tokens: mx.array
+    accepted: mx.array

@@ -1,0 +1,42 @@
+"""Every error a user can meet.
+
+    PilotfishError
+    ├── OptionError          an option, prompt or combination of them that cannot be honoured
+    ├── ModelNotFoundError   no checkpoint at the path or under the name given
+    ├── CheckpointError      a checkpoint that cannot be read: config, tensors, tokenizer
+    ├── UnsupportedModelError    a model family that mlx-lm or pilotfish does not know
+    ├── DrafterMismatchError     a drafter that was made for another target
+    └── DraftingUnsupportedError drafting was asked of a model whose caches cannot roll back
+
+Each message says what was got, what was expected and what to do. The command line prints it on one line.
+"""
+
+from __future__ import annotations
+
+
+class PilotfishError(Exception):
+    """Base of all errors that a user can cause or repair."""
+
+
+class OptionError(PilotfishError, ValueError):
+    """Raised before any work when an option or a prompt cannot be honoured."""
+
+
+class ModelNotFoundError(PilotfishError, FileNotFoundError):
+    """Raised when a model name or path leads to no checkpoint on this machine."""
+
+
+class CheckpointError(PilotfishError):
+    """Raised when a checkpoint's files are damaged, incomplete or hold tensors nobody knows."""
+
+
+class UnsupportedModelError(PilotfishError):
+    """Raised when a checkpoint's `model_type` is not supported."""
+
+
+class DrafterMismatchError(PilotfishError):
+    """Raised at load when a drafter does not fit the target: size, vocabulary, heads."""
+
+
+class DraftingUnsupportedError(PilotfishError):
+    """Raised when drafting is asked of a model whose caches cannot be rolled back."""

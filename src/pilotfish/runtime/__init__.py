@@ -1,0 +1,1 @@
+"""Serving requests: checkpoints in memory, prompts to events. No HTTP here."""

@@ -1,0 +1,220 @@
+"""Models in memory: loading a target with its drafter, and the engine that answers requests with them."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+from mlx_lm.utils import load_tokenizer
+from tokenizers import Tokenizer
+
+from pilotfish.engine.decode import Device
+from pilotfish.engine.drafters import Drafter
+from pilotfish.engine.drafters.gemma4_assistant import AssistantArgs, AssistantModel, Gemma4Assistant
+from pilotfish.engine.target import Gemma4Target, PlainTarget, wrap
+from pilotfish.errors import CheckpointError, DraftingUnsupportedError, OptionError
+from pilotfish.runtime.completion import Clock, complete
+from pilotfish.runtime.request import DEFAULT_DEPTH, Completion, Event, Prepared, Request
+from pilotfish.store import checkpoint, names
+from pilotfish.text import template
+
+MAX_DEPTH = 16
+DTYPES = {"bfloat16": mx.bfloat16, "float16": mx.float16, "float32": mx.float32}
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A target with everything that belongs to it."""
+
+    name: str
+    path: Path
+    config: checkpoint.Config
+    generation_config: checkpoint.Config
+    target: PlainTarget
+    drafter: Drafter | None
+    drafter_name: str
+    tokenizer: Any  # mlx-lm's TokenizerWrapper
+    backend_tokenizer: Tokenizer
+    eos: frozenset[int]
+    suppress: tuple[int, ...]
+
+    @property
+    def context(self) -> int | None:
+        """Tokens that prompt and answer may have together; None where the checkpoint does not say."""
+        value: int | None = checkpoint.text_config(self.config).get("max_position_embeddings")
+        return value
+
+
+class Engine:
+    """A loaded model that generates text. Not thread-safe: one generation at a time.
+
+    Made by `pilotfish.load`.
+    """
+
+    def __init__(self, model: LoadedModel, clock: Clock = time.perf_counter) -> None:
+        self.model = model
+        self._clock = clock
+
+    def __repr__(self) -> str:
+        return f"<pilotfish.Engine {self.model.name}, drafter {self.model.drafter_name}>"
+
+    def generate(self, prompt: str | Sequence[template.Message], **options: Any) -> Completion:
+        """The whole text at once.
+
+        `prompt` is a str to continue, or chat messages (`[{"role": "user", "content": ...}]`) to answer. `options`
+        are the fields of `Request`. Returns a str with `.stats`, `.tokens` and `.drafted`.
+
+        Raises OptionError for a prompt or option that cannot be honoured.
+
+        >>> engine.generate("def fib(n):", max_tokens=200, temperature=0)  # doctest: +SKIP
+        """
+        return Completion.from_events(list(self.stream(prompt, **options)))
+
+    def stream(self, prompt: str | Sequence[template.Message], **options: Any) -> Iterator[Event]:
+        """The text as it is decoded, an `Event` a round; arguments and errors as for `generate`.
+
+        >>> for event in engine.stream(messages, temperature=1.0, seed=7, depth=3):  # doctest: +SKIP
+        ...     print(event.text, end="")
+        """
+        return self.decode(self.prepare(prompt, _request(options)))
+
+    def prepare(self, prompt: str | Sequence[template.Message], request: Request) -> Prepared:
+        """Check a request against the model and fill in its defaults. Raises OptionError."""
+        ids = self._prompt_ids(prompt)
+        depth = self._depth(request)
+        context, asked = self.model.context, request.max_tokens
+        if context is not None and len(ids) >= context:
+            raise OptionError(f"the prompt has {len(ids)} tokens, but the context holds {context}; shorten the prompt")
+        room = (context - len(ids)) if context is not None else None
+        if asked is None and room is None:
+            raise OptionError("this checkpoint does not say how long its context is; give max_tokens")
+        return Prepared(
+            prompt=ids,
+            max_tokens=min(n for n in (asked, room) if n is not None),
+            depth=depth,
+            acceptance=request.acceptance,
+            sampling=request.sampling(self.model.generation_config, secrets.randbits(32)),
+            stops=request.stops,
+        )
+
+    def decode(self, request: Prepared, device: Device | None = None) -> Iterator[Event]:
+        """Decode a prepared request. `device` is where evaluation and read-back happen; tests count there."""
+        return complete(self.model, request, self._clock, device or Device())
+
+    def _prompt_ids(self, prompt: str | Sequence[template.Message]) -> list[int]:
+        if not prompt:
+            raise OptionError("the prompt is empty; give some text or at least one message")
+        if isinstance(prompt, str):
+            ids = template.raw_ids(self.model.tokenizer, prompt, checkpoint.is_gemma4(self.model.config))
+        else:
+            ids = template.chat_ids(self.model.tokenizer, prompt)
+        if not ids:
+            raise OptionError("the prompt has no tokens; give some text")
+        return ids
+
+    def _depth(self, request: Request) -> int:
+        model, limit = self.model, self.model.target.max_depth
+        if request.depth is None:
+            return min(DEFAULT_DEPTH, limit) if model.drafter else 0
+        if request.depth and model.drafter is None:
+            raise OptionError(f"depth {request.depth} needs a drafter, and {model.name} was loaded without one")
+        if request.depth > limit:
+            raise OptionError(
+                f"depth is {request.depth}, but the caches have room for {limit}; "
+                f"load the model with max_depth={request.depth}"
+            )
+        return request.depth
+
+
+def load(
+    model: str | Path = names.BUILT_IN,
+    *,
+    draft: str | Path | None = "auto",
+    dtype: str = "auto",
+    max_depth: int = MAX_DEPTH,
+) -> Engine:
+    """Load a model and its drafter from this machine; never uses the network.
+
+    model: "nano" (ships with pilotfish), a directory, or a downloaded Hugging Face repository "org/name".
+    draft: "auto" takes the assistant in the model's own folder if there is one; a path or name gives another; None
+        decodes plainly.
+    dtype: "auto" computes in float32 on a CPU, where MLX sums narrower types inaccurately and slowly, and in the
+        checkpoint's own type elsewhere; or one of float32, bfloat16, float16.
+    max_depth: the most drafts a round may have; sliding caches are sized for it.
+
+    Raises ModelNotFoundError, CheckpointError, UnsupportedModelError, DrafterMismatchError,
+    DraftingUnsupportedError or OptionError, each saying what to do.
+    """
+    if max_depth < 0:
+        raise OptionError(f"max_depth is {max_depth}; it must be 0 or a positive whole number")
+    path, compute = names.resolve(str(model)), _dtype(dtype)
+    network, config = checkpoint.load_target(path, compute)
+    target = wrap(network, max_depth)
+    drafter_path = _drafter_path(path, draft)
+    drafter = None if drafter_path is None else _load_drafter(drafter_path, target, str(model), compute)
+    generation = checkpoint.read_generation_config(path)
+    tokenizer = _load_tokenizer(path)
+    return Engine(
+        LoadedModel(
+            name=str(model),
+            path=path,
+            config=config,
+            generation_config=generation,
+            target=target,
+            drafter=drafter,
+            drafter_name="none" if drafter_path is None else drafter_path.name,
+            tokenizer=tokenizer,
+            backend_tokenizer=tokenizer.backend_tokenizer,
+            eos=checkpoint.eos_ids(config, generation) or frozenset(tokenizer.eos_token_ids),
+            suppress=tuple(generation.get("suppress_tokens") or ()),
+        )
+    )
+
+
+def _request(options: dict[str, Any]) -> Request:
+    try:
+        return Request(**options)
+    except TypeError as error:
+        known = ", ".join(Request.__dataclass_fields__)
+        raise OptionError(f"{error}; known options are {known}") from error
+
+
+def _drafter_path(target: Path, draft: str | Path | None) -> Path | None:
+    if draft is None:
+        return None
+    return names.find_drafter(target) if draft == "auto" else names.resolve(str(draft))
+
+
+def _load_drafter(path: Path, target: PlainTarget, name: str, dtype: mx.Dtype | None) -> Drafter:
+    if not target.can_roll_back:
+        raise DraftingUnsupportedError(
+            f"{name} keeps running state that cannot be rolled back, so it cannot be drafted for; load it with draft=None"
+        )
+    network = checkpoint.load_assistant(path, (AssistantModel, AssistantArgs), dtype)
+    assert isinstance(network, AssistantModel)
+    if not isinstance(target, Gemma4Target):
+        raise DraftingUnsupportedError(f"{path} drafts for Gemma 4 only, and {name} is another family")
+    return Gemma4Assistant(network, target)
+
+
+def _load_tokenizer(path: Path) -> Any:
+    try:
+        tokenizer = load_tokenizer(path)
+    except Exception as error:  # transformers raises many kinds for damaged or missing tokenizer files
+        raise CheckpointError(f"cannot load the tokenizer in {path}: {' '.join(str(error).split())}") from error
+    if not tokenizer.is_fast:
+        raise CheckpointError(f"the tokenizer in {path} has no tokenizer.json; convert it with transformers first")
+    return tokenizer
+
+
+def _dtype(name: str) -> mx.Dtype | None:
+    if name == "auto":
+        return mx.float32 if mx.default_device().type == mx.DeviceType.cpu else None
+    if name not in DTYPES:
+        raise OptionError(f"dtype is {name!r}; it must be auto or one of: {', '.join(DTYPES)}")
+    return DTYPES[name]

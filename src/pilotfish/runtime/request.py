@@ -1,0 +1,147 @@
+"""What can be asked of an engine, and what comes back: the one internal language of requests."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pilotfish.engine.acceptance import RULES
+from pilotfish.engine.sampling import SamplingParams
+from pilotfish.errors import OptionError
+
+DEFAULT_DEPTH = 3
+
+
+@dataclass(frozen=True)
+class Request:
+    """One generation. None means the checkpoint's or the engine's default; `resolve` fills those in.
+
+    max_tokens: at least 1; by default whatever the context leaves.
+    depth: drafts per round; 0 is plain decoding.
+    acceptance: "same-text" (the text of plain decoding) or "rejection" (the same distribution, more drafts kept).
+    stop: strings that end the text and are not part of it.
+    """
+
+    max_tokens: int | None = None
+    temperature: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+    min_p: float | None = None
+    seed: int | None = None
+    depth: int | None = None
+    acceptance: str = "same-text"
+    stop: str | Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        if self.max_tokens is not None and self.max_tokens < 1:
+            raise OptionError(f"max_tokens is {self.max_tokens}; it must be at least 1")
+        if self.depth is not None and self.depth < 0:
+            raise OptionError(f"depth is {self.depth}; it must be 0 (plain decoding) or a positive whole number")
+        if self.acceptance not in RULES:
+            raise OptionError(f"acceptance is {self.acceptance!r}; it must be one of: {', '.join(RULES)}")
+        if any(not s for s in self.stops):
+            raise OptionError("a stop string is empty; leave it out or give at least one character")
+
+    @property
+    def stops(self) -> tuple[str, ...]:
+        return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
+
+    def sampling(self, generation_config: dict[str, Any], random_seed: int) -> SamplingParams:
+        """Sampling parameters, with what was not asked for taken from the checkpoint's generation_config."""
+        defaults = generation_config if generation_config.get("do_sample") else {"temperature": 0.0}
+
+        def pick(name: str, neutral: float) -> Any:
+            asked = getattr(self, name)
+            return defaults.get(name, neutral) if asked is None else asked
+
+        return SamplingParams(
+            temperature=pick("temperature", 1.0),
+            top_k=pick("top_k", 0) or 0,
+            top_p=pick("top_p", 1.0),
+            min_p=pick("min_p", 0.0) or 0.0,
+            seed=random_seed if self.seed is None else self.seed,
+        )
+
+
+@dataclass(frozen=True)
+class Stats:
+    """What a generation took and what drafting did for it. Times are seconds by the engine's clock.
+
+    accepted_at[i] and drafted_at[i] count the rounds in which draft i was kept, and was made.
+    cache_length: tokens with keys and values after the end, as plain decoding leaves them.
+    """
+
+    prompt_tokens: int
+    tokens: int
+    finish_reason: str
+    rounds: int
+    drafted: int
+    accepted: int
+    accepted_at: tuple[int, ...]
+    drafted_at: tuple[int, ...]
+    depth: int
+    drafter: str
+    acceptance: str
+    temperature: float
+    seed: int
+    cache_length: int
+    prefill_seconds: float
+    decode_seconds: float
+
+    @property
+    def tokens_per_second(self) -> float:
+        return self.tokens / self.decode_seconds if self.decode_seconds else 0.0
+
+    @property
+    def accepted_per_round(self) -> float:
+        """Mean over the rounds that drafted."""
+        drafting = self.drafted_at[0] if self.drafted_at else 0
+        return self.accepted / drafting if drafting else 0.0
+
+
+@dataclass(frozen=True)
+class Event:
+    """What one round added.
+
+    text: the new text; `pieces` is the same text by token (a held-back piece comes with the token that released it).
+    tokens: the new token ids, an end-of-text token included; drafted: which of them the drafter got right.
+    finish_reason: "stop" or "length" on the last event, which also carries the stats.
+    """
+
+    text: str
+    tokens: tuple[int, ...]
+    drafted: tuple[bool, ...]
+    pieces: tuple[str, ...]
+    finish_reason: str | None = None
+    stats: Stats | None = None
+
+
+class Completion(str):
+    """A generated text: a str that also knows its `tokens`, `drafted` flags and `stats`."""
+
+    tokens: tuple[int, ...]
+    drafted: tuple[bool, ...]
+    stats: Stats
+
+    @classmethod
+    def from_events(cls, events: Sequence[Event]) -> Completion:
+        self = cls("".join(e.text for e in events))
+        self.tokens = tuple(t for e in events for t in e.tokens)
+        self.drafted = tuple(d for e in events for d in e.drafted)
+        stats = events[-1].stats
+        assert stats is not None, "the last event of a generation carries its stats"
+        self.stats = stats
+        return self
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A request that has been checked against a model: nothing in it is left open."""
+
+    prompt: list[int]
+    max_tokens: int
+    depth: int
+    acceptance: str
+    sampling: SamplingParams
+    stops: tuple[str, ...] = field(default=())

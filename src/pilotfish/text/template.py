@@ -1,0 +1,43 @@
+"""Prompts as token ids: chat messages through the checkpoint's own template, or text as it stands."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pilotfish.errors import OptionError
+
+Message = Mapping[str, Any]
+
+
+def chat_ids(tokenizer: Any, messages: Sequence[Message]) -> list[int]:
+    """Token ids of `messages`, ready for the model's answer. `tokenizer` is mlx-lm's wrapper.
+
+    Raises OptionError if the checkpoint has no template or the template refuses the messages.
+    """
+    if not tokenizer.has_chat_template:
+        raise OptionError("this checkpoint has no chat template; continue plain text instead (--raw, or a str in Python)")
+    for message in messages:
+        if not isinstance(message.get("role"), str) or message.get("content") is None:
+            raise OptionError(f"a message needs a role and content, got {dict(message)!r}")
+    try:
+        # Thinking is off unless a caller learns to ask for it: a vocabulary with thinking marks is not a wish.
+        text = tokenizer.apply_chat_template(
+            [dict(m) for m in messages], tokenize=False, add_generation_prompt=True, enable_thinking=False
+        )
+    except Exception as error:  # templates raise whatever their jinja code raises
+        raise OptionError(f"the chat template refuses these messages: {error}") from error
+    return without_double_bos(tokenizer.encode(text, add_special_tokens=False), tokenizer.bos_token_id)
+
+
+def raw_ids(tokenizer: Any, text: str, needs_bos: bool) -> list[int]:
+    """Token ids of `text`; begins with exactly one BOS where the model needs one."""
+    ids = without_double_bos(tokenizer.encode(text), tokenizer.bos_token_id)
+    if needs_bos and tokenizer.bos_token_id is not None and ids[:1] != [tokenizer.bos_token_id]:
+        ids = [tokenizer.bos_token_id, *ids]
+    return ids
+
+
+def without_double_bos(ids: list[int], bos: int | None) -> list[int]:
+    """One BOS where the tokenizer added one to a text that already began with it."""
+    return ids[1:] if bos is not None and ids[:2] == [bos, bos] else ids

@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import mlx.core as mx
+import numpy as np
+import pytest
+
+from pilotfish.engine.acceptance import RULES
+from pilotfish.engine.decode import Device, DecodeLoop, Row, prefill
+from pilotfish.engine.depth import FixedDepth
+from pilotfish.engine.drafters import Drafter
+from pilotfish.engine.drafters.gemma4_assistant import AssistantArgs, AssistantModel, Gemma4Assistant
+from pilotfish.engine.round import RoundParts
+from pilotfish.engine.sampling import Sampler, SamplingParams
+from pilotfish.engine.target import Gemma4Target
+from pilotfish.store import checkpoint
+
+HERE = Path(__file__).resolve().parent
+ORACLE = HERE / "oracle"
+POLYGLOT = HERE / "data" / "polyglot.jsonl"
+VARIANTS = ("e2b", "e4b", "26b-a4b", "31b", "12b-unified")
+
+
+@dataclass(frozen=True)
+class Pair:
+    """One of the tiny reference checkpoints: target, drafter and what the reference computes for them."""
+
+    target: Gemma4Target
+    drafter: Gemma4Assistant
+    golden: dict[str, np.ndarray]
+
+    @property
+    def prompt(self) -> list[int]:
+        return self.golden["prompt_ids"][0].tolist()
+
+    @property
+    def greedy(self) -> list[int]:
+        return self.golden["greedy_ids"][0].tolist()
+
+
+@cache
+def load_pair(variant: str, max_depth: int = 8) -> Pair:
+    folder = ORACLE / variant
+    network, _ = checkpoint.load_target(folder / "target", mx.float32)
+    target = Gemma4Target(network, max_depth)
+    assistant = checkpoint.load_assistant(folder / "assistant", (AssistantModel, AssistantArgs), mx.float32)
+    return Pair(target, Gemma4Assistant(assistant, target), dict(np.load(folder / "golden.npz")))
+
+
+@pytest.fixture(params=VARIANTS)
+def pair(request: pytest.FixtureRequest) -> Pair:
+    return load_pair(request.param)
+
+
+@pytest.fixture
+def e2b() -> Pair:
+    return load_pair("e2b")
+
+
+def decode(
+    target: Gemma4Target,
+    drafter: Drafter | None,
+    prompt: list[int],
+    max_tokens: int,
+    depth: int = 0,
+    params: SamplingParams | None = None,
+    rule: str = "same-text",
+    eos: frozenset[int] = frozenset(),
+    device: Device | None = None,
+    after_round: Callable[[DecodeLoop], None] | None = None,
+) -> tuple[Row, DecodeLoop]:
+    """Decode one prompt on the engine alone, without text."""
+    device = device or Device()
+    row = Row(len(prompt), max_tokens, eos)
+    parts = RoundParts(target, drafter if depth else None, RULES[rule], Sampler([params or SamplingParams()]))
+    loop = DecodeLoop(parts, FixedDepth(depth), prefill(target, prompt, device), [row], device)
+    for _ in loop.steps():
+        if after_round:
+            after_round(loop)
+    return row, loop
