@@ -1,0 +1,12 @@
+"""Options that several commands share, declared once."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+ModelArgument = Annotated[str, typer.Argument(help="nano, a directory, or a downloaded Hugging Face org/name.")]
+DraftOption = Annotated[str | None, typer.Option("--draft", help="Drafter: a directory or a downloaded org/name.")]
+DtypeOption = Annotated[str, typer.Option("--dtype", help="Compute in float32, bfloat16 or float16 instead.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]

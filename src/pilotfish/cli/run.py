@@ -1,0 +1,179 @@
+"""`pilotfish run`: one prompt, or a chat, with drafted tokens in colour."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from pilotfish.cli.options import DraftOption, DtypeOption, JsonOption, ModelArgument
+from pilotfish.errors import OptionError
+
+if TYPE_CHECKING:
+    from pilotfish.runtime.loaded import Engine
+    from pilotfish.runtime.request import Event, Prepared, Stats
+
+DRAFTED_STYLE = {"fg": "green"}
+PromptArgument = Annotated[str | None, typer.Argument(help="What to ask; without it, standard input or a chat.")]
+
+
+def run(
+    model: ModelArgument = "nano",
+    prompt: PromptArgument = None,
+    file: Annotated[Path | None, typer.Option("--file", help="Read the prompt from a file.")] = None,
+    draft: DraftOption = None,
+    no_draft: Annotated[bool, typer.Option("--no-draft", help="Decode plainly; load no drafter.")] = False,
+    depth: Annotated[int | None, typer.Option("--depth", help="Drafts a round; 0 is plain. Default 3.")] = None,
+    max_tokens: Annotated[int | None, typer.Option("--max-tokens", help="Stop after so many tokens.")] = None,
+    temperature: Annotated[float | None, typer.Option("--temperature", help="0 is greedy.")] = None,
+    top_k: Annotated[int | None, typer.Option("--top-k", help="Keep the k likeliest tokens; 0 keeps all.")] = None,
+    top_p: Annotated[float | None, typer.Option("--top-p", help="Keep the likeliest tokens up to this sum.")] = None,
+    min_p: Annotated[float | None, typer.Option("--min-p", help="Drop tokens below this share of the best.")] = None,
+    seed: Annotated[int | None, typer.Option("--seed", help="Same seed, same text, at any depth.")] = None,
+    acceptance: Annotated[str, typer.Option("--acceptance", help="same-text or rejection.")] = "same-text",
+    stop: Annotated[list[str] | None, typer.Option("--stop", help="End before this string; repeatable.")] = None,
+    raw: Annotated[bool, typer.Option("--raw", help="Continue the text; use no chat template.")] = False,
+    stats: Annotated[bool, typer.Option("--stats", help="Print counts and speeds at the end.")] = False,
+    check: Annotated[bool, typer.Option("--check", help="Decode plainly as well and compare the texts.")] = False,
+    dtype: DtypeOption = "auto",
+    as_json: JsonOption = False,
+) -> None:
+    """Answer a prompt, or chat. Sampling defaults come from the checkpoint.
+
+    Examples: `pilotfish run nano "def fib(n):"`, `pilotfish run ~/models/gemma4-31b --file task.md --stats`,
+    `cat notes.txt | pilotfish run nano --raw --max-tokens 50`.
+    """
+    if draft is not None and no_draft:
+        raise OptionError("--draft and --no-draft contradict each other; give one of them")
+    text = _prompt(prompt, file)  # before loading, so that a bad prompt fails at once
+    options: dict[str, Any] = {
+        "max_tokens": max_tokens, "depth": depth, "temperature": temperature, "top_k": top_k, "top_p": top_p,
+        "min_p": min_p, "seed": seed, "acceptance": acceptance, "stop": tuple(stop or ()),
+    }  # fmt: skip
+    from pilotfish.runtime.loaded import load
+    from pilotfish.runtime.request import Request
+
+    request = Request(**options)
+    engine = load(model, draft=None if no_draft else draft or "auto", dtype=dtype)
+    if text is None:
+        _chat(engine, request, stats)
+        return
+    prepared = engine.prepare(text if raw else [{"role": "user", "content": text}], request)
+    events = _print_json(engine.decode(prepared)) if as_json else _print_text(engine.decode(prepared))
+    last = events[-1].stats
+    assert last is not None, "the last event of a generation carries its stats"
+    same = _same_as_plain(engine, prepared, events) if check else None
+    if not as_json and (stats or check):
+        typer.echo(closing_line(last, same), err=True)
+    if not as_json and stats:
+        typer.echo(details(last), err=True)
+    if same is False:
+        raise typer.Exit(1)
+
+
+def closing_line(stats: Stats, same: bool | None) -> str:
+    """The one line that says what drafting did."""
+    line = f"{stats.tokens} tokens, {stats.rounds} rounds, {stats.accepted_per_round:.1f} accepted per round"
+    return line if same is None else f"{line}, same text as plain: {'yes' if same else 'no'}"
+
+
+def details(stats: Stats) -> str:
+    """Counts and speeds, a line each."""
+    shares = [f"{a / d:.2f}" for a, d in zip(stats.accepted_at, stats.drafted_at, strict=True) if d]
+    prefill = stats.prompt_tokens / stats.prefill_seconds if stats.prefill_seconds else 0.0
+    rows = {
+        "speed": f"{stats.tokens_per_second:.1f} tokens/s, prompt {prefill:.0f} tokens/s",
+        "drafter": f"{stats.drafter}, depth {stats.depth}, {stats.acceptance}",
+        "drafted": f"{stats.drafted}, accepted {stats.accepted}, by position {' '.join(shares) or '-'}",
+        "sampling": f"temperature {stats.temperature:g}, seed {stats.seed}",
+        "ended": f"{stats.finish_reason}, {stats.prompt_tokens} + {stats.tokens} tokens",
+    }
+    return "\n".join(f"{name:>9}  {value}" for name, value in rows.items())
+
+
+def _prompt(prompt: str | None, file: Path | None) -> str | None:
+    """The prompt's text; None means a chat. Raises OptionError."""
+    if prompt is not None and file is not None:
+        raise OptionError("give the prompt as an argument or with --file, not both")
+    if prompt is None and file is None and sys.stdin.isatty():
+        return None
+    source = "standard input" if file is None else str(file)
+    if prompt is None:
+        try:
+            prompt = (sys.stdin.buffer.read() if file is None else file.read_bytes()).decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise OptionError(f"{source} is not UTF-8 (byte {error.start}); convert it first") from error
+        except OSError as error:
+            raise OptionError(f"cannot read the prompt from {file}: {error.strerror}") from error
+    if not prompt:
+        raise OptionError(f"the prompt is empty{'' if file is None else f' ({file})'}; give some text")
+    return prompt
+
+
+def _print_text(events: Iterator[Event]) -> list[Event]:
+    """Print pieces as they come; tokens that the drafter got right are in colour on a terminal."""
+    seen = []
+    try:
+        for event in events:
+            for piece, drafted in zip(event.pieces, event.drafted, strict=True):
+                typer.echo(typer.style(piece, **DRAFTED_STYLE) if drafted and piece else piece, nl=False)  # type: ignore[arg-type]
+            sys.stdout.flush()
+            seen.append(event)
+    finally:
+        typer.echo()
+    return seen
+
+
+def _print_json(events: Iterator[Event]) -> list[Event]:
+    """One JSON object a line and event; the last one carries the stats."""
+    seen = []
+    for event in events:
+        typer.echo(json.dumps({k: v for k, v in asdict(event).items() if v is not None}, ensure_ascii=False))
+        seen.append(event)
+    return seen
+
+
+def _same_as_plain(engine: Engine, prepared: Prepared, events: list[Event]) -> bool:
+    """Decode the same request plainly and compare the tokens."""
+    from dataclasses import replace
+
+    plain = engine.decode(replace(prepared, depth=0))
+    return [t for e in plain for t in e.tokens] == [t for e in events for t in e.tokens]
+
+
+def _chat(engine: Engine, request: Any, stats: bool) -> None:
+    """A conversation on the terminal until end of input; Ctrl-C stops an answer, not the chat."""
+    typer.echo(f"{engine.model.name}: type a message, Ctrl-D ends.", err=True)
+    messages: list[dict[str, str]] = []
+    while True:
+        try:
+            line = input(">>> ")
+        except EOFError:
+            typer.echo()
+            return
+        if not line.strip():
+            continue
+        messages.append({"role": "user", "content": line})
+        answer: list[Event] = []
+        try:
+            answer = _print_text(_keep(engine.decode(engine.prepare(messages, request)), answer))
+        except KeyboardInterrupt:
+            typer.echo("(stopped)", err=True)
+        except OptionError as error:
+            messages.pop()
+            typer.echo(f"pilotfish: {error}", err=True)
+            continue
+        messages.append({"role": "assistant", "content": "".join(e.text for e in answer)})
+        if stats and answer and answer[-1].stats:
+            typer.echo(closing_line(answer[-1].stats, None), err=True)
+
+
+def _keep(events: Iterator[Event], into: list[Event]) -> Iterator[Event]:
+    for event in events:
+        into.append(event)
+        yield event
