@@ -113,11 +113,14 @@ class Sampler:
     def probabilities(self, logits: mx.array) -> mx.array:
         """(B, N, V) logits -> (B, N, V) float32: the distribution that `choose` draws from (one-hot where greedy)."""
         logits = self._suppressed(logits, None)
+        best = mx.argmax(logits, axis=-1, keepdims=True)
+        one_hot = (mx.arange(logits.shape[-1]) == best).astype(mx.float32)
+        if self.greedy:
+            return one_hot
         scaled = logits.astype(mx.float32) / self._temperature
         values, _ = self._candidates(scaled, None)
         p = mx.softmax(mx.where(scaled >= self._threshold(values), scaled, -math.inf), axis=-1)
-        one_hot = mx.arange(logits.shape[-1]) == mx.argmax(logits, axis=-1, keepdims=True)
-        return mx.where(self._is_greedy[:, :, None], one_hot.astype(mx.float32), p)
+        return mx.where(self._is_greedy[:, :, None], one_hot, p)
 
     def draw(self, probabilities: mx.array, positions: mx.array, stream: int) -> mx.array:
         """Draw from (B, N, V) probabilities, which need not sum to one -> (B, N) int32."""

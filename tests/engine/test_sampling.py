@@ -1,0 +1,204 @@
+"""The sampler draws from the distribution it says, by position, whatever the shape of the pass."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import mlx.core as mx
+import numpy as np
+import pytest
+
+from pilotfish.engine.acceptance import Rejection
+from pilotfish.engine.sampling import MAX_SEED, Sampler, SamplingParams
+from pilotfish.engine.state import Draft
+from pilotfish.errors import OptionError
+
+VOCAB, DRAWS = 16, 100_000
+LOGITS = np.random.default_rng(5).normal(0, 1, VOCAB).astype(np.float32)
+LOGITS[3] = LOGITS[7]  # a tie
+GRID = list(itertools.product([0.3, 1.0, 1.7], [0, 5], [1.0, 0.8], [0.0, 0.1]))
+# Chi-square above this happens by chance once in a million (Wilson-Hilferty approximation).
+Z = 4.75
+
+
+def reference(logits: np.ndarray, temperature: float, top_k: int, top_p: float, min_p: float) -> np.ndarray:
+    """The filtered distribution, written the plain way in float64."""
+    x = logits.astype(np.float64) / temperature
+    keep = np.ones(len(x), bool)
+    if top_k:
+        keep &= x >= np.sort(x)[-top_k]
+    p = np.where(keep, np.exp(x - x.max()), 0)
+    p /= p.sum()
+    if top_p < 1:
+        above = np.array([p[x > v].sum() for v in x])  # mass of strictly likelier tokens
+        keep &= above < top_p
+        p = np.where(keep, p, 0)
+        p /= p.sum()
+    p = np.where(p >= min_p * p.max(), p, 0)
+    return p / p.sum()
+
+
+def chi_square_is_plausible(counts: np.ndarray, p: np.ndarray) -> bool:
+    """Whether counts may come from p: none where p is 0, and chi-square within Z standard deviations."""
+    if counts[p == 0].any():
+        return False
+    expected = p[p > 0] * counts.sum()
+    degrees = max(1, len(expected) - 1)
+    chi = ((counts[p > 0] - expected) ** 2 / expected).sum()
+    z = ((chi / degrees) ** (1 / 3) - (1 - 2 / (9 * degrees))) / math.sqrt(2 / (9 * degrees))
+    return z < Z
+
+
+def draws(params: SamplingParams, logits: np.ndarray = LOGITS) -> np.ndarray:
+    positions = mx.arange(DRAWS, dtype=mx.int32)[None]
+    rows = mx.broadcast_to(mx.array(logits), (1, DRAWS, VOCAB))
+    return np.bincount(np.array(Sampler([params]).choose(rows, positions))[0], minlength=VOCAB)
+
+
+@pytest.mark.parametrize(("temperature", "top_k", "top_p", "min_p"), GRID)
+def test_tokens_are_drawn_from_the_filtered_distribution(temperature, top_k, top_p, min_p):
+    counts = draws(SamplingParams(temperature, top_k, top_p, min_p, seed=11))
+
+    assert chi_square_is_plausible(counts, reference(LOGITS, temperature, top_k, top_p, min_p))
+
+
+def test_the_distribution_test_can_fail():
+    counts = draws(SamplingParams(1.0, 5, 0.8, 0.0, seed=11))
+
+    assert not chi_square_is_plausible(counts, reference(LOGITS, 1.2, 5, 0.8, 0.0))
+    assert not chi_square_is_plausible(counts, reference(LOGITS, 1.0, 3, 0.8, 0.0))
+    assert not chi_square_is_plausible(counts, reference(LOGITS, 1.0, 5, 0.6, 0.0))
+
+
+@pytest.mark.parametrize(("temperature", "top_k", "top_p", "min_p"), GRID)
+def test_rejection_emits_the_targets_distribution(temperature, top_k, top_p, min_p):
+    """One draft from another model's distribution: the first emitted token and, where kept, the second follow p."""
+    params = SamplingParams(temperature, top_k, top_p, min_p, seed=23)
+    first, second = rejection_rounds(params, Rejection())
+    p = reference(LOGITS, temperature, top_k, top_p, min_p)
+
+    assert chi_square_is_plausible(first, p)
+    assert chi_square_is_plausible(second, p)
+
+
+def rejection_rounds(params: SamplingParams, rule: Rejection) -> tuple[np.ndarray, np.ndarray]:
+    """Counts of the token at the draft's place, and of the token after a kept draft, over many rounds at once."""
+    other = (LOGITS + np.random.default_rng(6).normal(0, 0.5, VOCAB)).astype(np.float32)
+    sampler = Sampler([params])
+    # Every round is a row of its own: the positions are far apart, so no noise is shared.
+    place = 2 * mx.arange(DRAWS, dtype=mx.int32)[:, None]
+    rows = Sampler([params] * DRAWS)
+    q = mx.broadcast_to(sampler.probabilities(mx.array(other)[None, None]), (DRAWS, 1, VOCAB))
+    drafts = rows.draw(q, place, rule.draft_stream(sampler))
+    logits = mx.broadcast_to(mx.array(LOGITS), (DRAWS, 2, VOCAB))
+    tokens, accepted = rule.judge(rows, Draft(drafts, q), logits, mx.concatenate([place, place + 1], axis=1))
+    tokens, accepted = np.array(tokens), np.array(accepted)
+    share = np.minimum(reference(LOGITS, params.temperature, params.top_k, params.top_p, params.min_p),
+                       np.array(q[0, 0])).sum()  # fmt: skip
+    assert abs(accepted.mean() - share) < 0.02  # acceptance is the overlap of the two distributions
+    return (np.bincount(tokens[:, 0], minlength=VOCAB),
+            np.bincount(tokens[accepted == 1, 1], minlength=VOCAB))  # fmt: skip
+
+
+def test_the_rejection_test_can_fail():
+    class KeepTooMuch(Rejection):
+        def judge(self, sampler, draft, logits, positions):
+            half = None if draft.probabilities is None else draft.probabilities * 0.8
+            return super().judge(sampler, Draft(draft.tokens, half), logits, positions)
+
+    with pytest.raises(AssertionError):
+        first, _ = rejection_rounds(SamplingParams(1.0, seed=23), KeepTooMuch())
+        assert chi_square_is_plausible(first, reference(LOGITS, 1.0, 0, 1.0, 0.0))
+
+
+def test_rejection_when_both_distributions_are_equal_keeps_everything():
+    params = SamplingParams(1.0, seed=4)
+    q = mx.broadcast_to(Sampler([params]).probabilities(mx.array(LOGITS)[None, None]), (500, 1, VOCAB))
+    rows = Sampler([params] * 500)
+    place = 2 * mx.arange(500, dtype=mx.int32)[:, None]
+    drafts = rows.draw(q, place, 1)
+    logits = mx.broadcast_to(mx.array(LOGITS), (500, 2, VOCAB))
+
+    _, accepted = Rejection().judge(rows, Draft(drafts, q), logits, mx.concatenate([place, place + 1], axis=1))
+
+    assert mx.all(accepted == 1).item()
+
+
+def test_a_draft_the_target_forbids_is_never_kept():
+    params = SamplingParams(1.0, top_k=1, seed=4)
+    wrong = (int(LOGITS.argmax()) + 1) % VOCAB
+    q = mx.zeros((1, 1, VOCAB)) + (mx.arange(VOCAB) == wrong)
+    logits = mx.broadcast_to(mx.array(LOGITS), (1, 2, VOCAB))
+
+    tokens, accepted = Rejection().judge(Sampler([params]), Draft(mx.array([[wrong]]), q), logits, mx.array([[5, 6]]))
+
+    assert accepted.item() == 0
+    assert tokens[0, 0].item() == LOGITS.argmax()
+
+
+@pytest.mark.parametrize("params", [
+    SamplingParams(1.0, seed=1), SamplingParams(1.0, top_k=8, top_p=0.9, seed=1), SamplingParams(0.7, min_p=0.05),
+    SamplingParams(),
+], ids=str)  # fmt: skip
+def test_a_row_is_chosen_the_same_alone_and_among_others(params: SamplingParams):
+    logits = mx.random.normal((3, 9, 400), key=mx.random.key(1))
+    positions = mx.arange(9)[None] + mx.array([[0], [40], [7]])
+    others = [SamplingParams(1.3, top_k=30, seed=9), params, SamplingParams()]
+
+    together = np.array(Sampler(others).choose(logits, positions))[1]
+    alone = [Sampler([params]).choose(logits[1:2, i : i + 1], positions[1:2, i : i + 1]).item() for i in range(9)]
+
+    assert together.tolist() == alone
+
+
+def test_ids_rename_logits_without_changing_the_choice():
+    logits = mx.random.normal((1, 5, 200), key=mx.random.key(2))
+    positions = mx.arange(5)[None]
+    order = mx.random.permutation(200, key=mx.random.key(3))
+    shuffled = mx.take_along_axis(logits, mx.broadcast_to(order, (1, 5, 200)), axis=-1)
+    sampler = Sampler([SamplingParams(1.0, top_k=20, top_p=0.9, seed=8)])
+
+    by_place = sampler.choose(logits, positions)
+    by_name = sampler.choose(shuffled, positions, mx.broadcast_to(order.astype(mx.int32), (1, 5, 200)))
+
+    assert by_place.tolist() == by_name.tolist()
+
+
+def test_seeds_and_positions_both_matter():
+    logits = mx.zeros((1, 200, 64))
+    positions = mx.arange(200)[None]
+
+    a, b, again = (Sampler([SamplingParams(1.0, seed=s)]).choose(logits, positions).tolist() for s in (1, 2, 1))
+
+    assert a == again
+    assert sum(x == y for x, y in zip(a[0], b[0], strict=True)) < 20
+    assert len(set(a[0])) > 40
+
+
+def test_suppressed_tokens_are_never_chosen_or_probable():
+    logits = mx.broadcast_to(mx.array(LOGITS), (1, 50, VOCAB))
+    best = int(LOGITS.argmax())
+    for params in (SamplingParams(), SamplingParams(1.0, seed=1)):
+        sampler = Sampler([params], suppress=[best])
+        assert best not in sampler.choose(logits, mx.arange(50)[None]).tolist()[0]
+        assert sampler.probabilities(logits)[0, 0, best].item() == 0
+
+
+def test_noise_reaches_the_far_tail_without_infinities():
+    sampler = Sampler([SamplingParams(1.0, seed=1)])
+
+    noise = np.array(sampler._gumbel(mx.arange(200)[None], mx.arange(5000), 0))
+
+    assert np.isfinite(noise).all()
+    assert abs(noise.mean() - 0.5772) < 0.01
+    assert noise.max() > 11
+
+
+@pytest.mark.parametrize(("field", "value"), [
+    ("temperature", -1.0), ("temperature", math.nan), ("temperature", math.inf), ("top_k", -1), ("top_p", 0.0),
+    ("top_p", 1.5), ("min_p", -0.1), ("min_p", 1.1), ("seed", -1), ("seed", MAX_SEED + 1),
+])  # fmt: skip
+def test_values_out_of_range_are_refused_by_name(field: str, value: float):
+    with pytest.raises(OptionError, match=field):
+        SamplingParams(**{field: value})
