@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
@@ -17,7 +18,9 @@ from pilotfish.engine.drafters.gemma4_assistant import AssistantArgs, AssistantM
 from pilotfish.engine.round import RoundParts
 from pilotfish.engine.sampling import Sampler, SamplingParams
 from pilotfish.engine.target import Gemma4Target
+from pilotfish.runtime.loaded import Engine, load
 from pilotfish.store import checkpoint
+from pilotfish.testing.checkpoints import write_tokenizer
 
 HERE = Path(__file__).resolve().parent
 ORACLE = HERE / "oracle"
@@ -82,3 +85,24 @@ def decode(
         if after_round:
             after_round(loop)
     return row, loop
+
+
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A complete checkpoint on disk: the e2b oracle with its assistant in its own folder, and a byte tokenizer."""
+    folder = tmp_path_factory.mktemp("checkpoints") / "tiny"
+    shutil.copytree(ORACLE / "e2b" / "target", folder)
+    shutil.copytree(ORACLE / "e2b" / "assistant", folder / "assistant")
+    write_tokenizer(folder)
+    return folder
+
+
+@pytest.fixture
+def copy_of_tiny(tiny: Path, tmp_path: Path) -> Path:
+    """A copy that a test may damage."""
+    return Path(shutil.copytree(tiny, tmp_path / "copy"))
+
+
+@pytest.fixture(scope="session")
+def engine(tiny: Path) -> Engine:
+    return load(tiny)

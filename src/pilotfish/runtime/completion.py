@@ -40,6 +40,8 @@ def complete(model: LoadedModel, request: Prepared, clock: Clock, device: Device
                 loop.stop(row, len(row.tokens) - dropped)
             if row.finish_reason:
                 pieces[-1] += text.finish()
+                if text.stopped:  # only the last, never completed bytes completed a stop string
+                    row.finish_reason = "stop"
             yield Event(
                 text="".join(pieces),
                 tokens=tuple(committed.tokens[:kept]),
