@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from pilotfish.engine.acceptance import RULES
-from pilotfish.engine.decode import Device, DecodeLoop, Row, prefill
+from pilotfish.engine.decode import DecodeLoop, Device, Row, prefill
 from pilotfish.engine.depth import FixedDepth
 from pilotfish.engine.drafters import Drafter
 from pilotfish.engine.drafters.gemma4_assistant import AssistantArgs, AssistantModel, Gemma4Assistant

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import mlx.core as mx
+import numpy as np
 
 from pilotfish.engine.acceptance import SameText
 from pilotfish.engine.decode import DecodeLoop, Device, Row, prefill
@@ -130,8 +131,8 @@ def trace(target: Target, drafter: Drafter | None, prompt: list[int], max_tokens
     for [committed] in loop.steps():
         prints, gap = recording.passes.pop(0)
         taken = len(committed.tokens)
-        fingerprints += prints[0, :taken].tolist()  # type: ignore[operator]
-        gaps += gap[0, :taken].tolist()  # type: ignore[operator]
+        fingerprints += map(int, np.array(prints)[0, :taken])
+        gaps += map(float, np.array(gap)[0, :taken])
     return Trace(row.tokens, fingerprints, gaps)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import mlx.core as mx
 import numpy as np
 import pytest
@@ -74,7 +76,7 @@ def test_accepted_counts_by_round_are_the_reference_counts(pair: Pair):
         loop_counts.append((loop.counts.rounds, loop.counts.accepted))
 
     decode(pair.target, pair.drafter, pair.prompt, 64, depth=4, after_round=watch)
-    for (_, before), (_, after) in zip(loop_counts, loop_counts[1:], strict=False):
+    for (_, before), (_, after) in pairwise(loop_counts):
         accepted.append(after - before)
 
     want = pair.golden["round_accepted"].tolist()

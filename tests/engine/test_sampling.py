@@ -82,7 +82,9 @@ def test_rejection_emits_the_targets_distribution(temperature, top_k, top_p, min
     assert chi_square_is_plausible(second, p)
 
 
-def rejection_rounds(params: SamplingParams, rule: Rejection) -> tuple[np.ndarray, np.ndarray]:
+def rejection_rounds(
+    params: SamplingParams, rule: Rejection, check_share: bool = True
+) -> tuple[np.ndarray, np.ndarray]:
     """Counts of the token at the draft's place, and of the token after a kept draft, over many rounds at once."""
     other = (LOGITS + np.random.default_rng(6).normal(0, 0.5, VOCAB)).astype(np.float32)
     sampler = Sampler([params])
@@ -96,7 +98,7 @@ def rejection_rounds(params: SamplingParams, rule: Rejection) -> tuple[np.ndarra
     tokens, accepted = np.array(tokens), np.array(accepted)
     share = np.minimum(reference(LOGITS, params.temperature, params.top_k, params.top_p, params.min_p),
                        np.array(q[0, 0])).sum()  # fmt: skip
-    assert abs(accepted.mean() - share) < 0.02  # acceptance is the overlap of the two distributions
+    assert not check_share or abs(accepted.mean() - share) < 0.02  # acceptance is the overlap of the two distributions
     return (np.bincount(tokens[:, 0], minlength=VOCAB),
             np.bincount(tokens[accepted == 1, 1], minlength=VOCAB))  # fmt: skip
 
@@ -107,9 +109,8 @@ def test_the_rejection_test_can_fail():
             half = None if draft.probabilities is None else draft.probabilities * 0.8
             return super().judge(sampler, Draft(draft.tokens, half), logits, positions)
 
-    with pytest.raises(AssertionError):
-        first, _ = rejection_rounds(SamplingParams(1.0, seed=23), KeepTooMuch())
-        assert chi_square_is_plausible(first, reference(LOGITS, 1.0, 0, 1.0, 0.0))
+    first, _ = rejection_rounds(SamplingParams(1.0, seed=23), KeepTooMuch(), check_share=False)
+    assert not chi_square_is_plausible(first, reference(LOGITS, 1.0, 0, 1.0, 0.0))
 
 
 def test_rejection_when_both_distributions_are_equal_keeps_everything():

@@ -31,7 +31,9 @@ QUANTIZATIONS = {
 }  # fmt: skip
 
 
-def convert(source: Path, folder: Path, classes=None, quantization=None, dtype=mx.bfloat16, mixed=False, global_scale=False) -> Path:  # fmt: skip
+def convert(
+    source: Path, folder: Path, classes=None, quantization=None, dtype=mx.bfloat16, mixed=False, global_scale=False
+) -> Path:
     """Convert with mlx-lm's own tools, as published conversions are made."""
     options = {} if classes is None else {"get_model_classes": lambda config: classes}
     config = checkpoint.read_config(source)
@@ -313,7 +315,7 @@ def test_an_assistant_for_another_size_is_refused_with_both_sizes(tiny: Path, tm
         "pre_projection.weight": mx.zeros((32, 256)), "post_projection.weight": mx.zeros((128, 32)),
     }))  # fmt: skip
 
-    with pytest.raises(DrafterMismatchError, match="hidden size 128.*has 64"):
+    with pytest.raises(DrafterMismatchError, match=r"hidden size 128.*has 64"):
         pilotfish.load(tiny, draft=assistant)
 
 
@@ -324,12 +326,12 @@ def test_an_assistant_with_another_vocabulary_is_refused_with_both(tiny: Path, t
     (assistant / "config.json").write_text(json.dumps(config))
     rewrite(assistant, lambda w: w.update({"model.embed_tokens.weight": mx.zeros((640, 32))}))
 
-    with pytest.raises(DrafterMismatchError, match="vocabulary 640.*has 512"):
+    with pytest.raises(DrafterMismatchError, match=r"vocabulary 640.*has 512"):
         pilotfish.load(tiny, draft=assistant)
 
 
 def test_an_assistant_that_reads_other_heads_is_refused(tiny: Path):
-    with pytest.raises(DrafterMismatchError, match="key/value heads 2.*has 1"):
+    with pytest.raises(DrafterMismatchError, match=r"key/value heads 2.*has 1"):
         pilotfish.load(tiny, draft=ORACLE / "31b" / "assistant")
 
 

@@ -38,7 +38,8 @@ def test_other_files_hold_a_prompt_a_line(tmp_path: Path):
 
 
 @pytest.mark.parametrize(("content", "message"), [
-    (b"", "holds no prompts"), (b"{bad\n", r"p\.jsonl:1 is not valid JSON"), (b'"ok"\n{"x": 1}\n', r"p\.jsonl:2 is no prompt"),
+    (b"", "holds no prompts"), (b"{bad\n", r"p\.jsonl:1 is not valid JSON"),
+    (b'"ok"\n{"x": 1}\n', r"p\.jsonl:2 is no prompt"),
     (b"\xff\xfe", "cannot read prompts"),
 ])  # fmt: skip
 def test_bad_files_are_refused_with_their_line(tmp_path: Path, content: bytes, message: str):

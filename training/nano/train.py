@@ -18,10 +18,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from model import Assistant, Shape, Tables, Target, layer
-from optimiser import Optimiser
 from torch import Tensor
 from torch.nn import functional as F
+
+from model import Assistant, Shape, Tables, Target, layer
+from optimiser import Optimiser
 
 LENGTH, BATCH = 512, 8
 WARM_UP_STEPS = 60

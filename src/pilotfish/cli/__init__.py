@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from typing import Any
 
 import typer
 
@@ -39,7 +41,7 @@ def _options(
 
 
 # Typer keeps click's exceptions in a place that has moved between releases; their common base is found, not imported.
-_UsageError = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "UsageError")
+_UsageError: Any = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "UsageError")
 
 
 def main() -> None:
@@ -49,15 +51,13 @@ def main() -> None:
 
 def _main() -> int:
     try:
-        result = app(standalone_mode=False)
+        result = app(standalone_mode=False, prog_name="pilotfish")
     except PilotfishError as error:
         return _fail(str(error), FAILED)
-    except KeyboardInterrupt:
-        return INTERRUPTED
-    except typer.Abort:
+    except (KeyboardInterrupt, typer.Abort):
         return INTERRUPTED
     except BrokenPipeError:  # the reader of our output has gone; nobody is left to tell
-        sys.stderr.close()
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
     except Exception as error:
         if isinstance(error, _UsageError):

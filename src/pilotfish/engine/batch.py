@@ -1,4 +1,7 @@
-"""Rows of a batch: joining sequences, keeping some of them. Copies buffers; done when rows come and go, not per round."""
+"""Rows of a batch: joining sequences, keeping some of them.
+
+Buffers are copied, so this is done when rows come and go, never per round.
+"""
 
 from __future__ import annotations
 

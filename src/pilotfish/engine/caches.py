@@ -24,7 +24,9 @@ GROWTH = 256  # slots a full-attention buffer grows by; smaller steps copy it mo
 class View(Protocol):
     """One layer's cache during one forward pass; imitates the parts of an mlx-lm cache that models use."""
 
-    offset: mx.array | int
+    @property
+    def offset(self) -> mx.array | int:
+        """Tokens in the cache before the pass: (B,) int32, or an int that the host knows."""
 
     def make_mask(self, rows: int, return_array: bool = False, window_size: int | None = None) -> Any:
         """Mask (B, 1, rows, slots) bool, "causal", or None, for the keys that `update_and_fetch` will return."""
@@ -182,7 +184,7 @@ def ring_mask(spec: SlidingSpec, length: mx.array, rows: int) -> mx.array:
     age = (last - mx.arange(spec.capacity, dtype=mx.int32)) % spec.capacity  # mx's % is never negative
     position = (last - age)[:, None]
     query = query[:, :, None]
-    visible = (position >= 0) & (position <= query) & (position > query - spec.window)
+    visible: mx.array = (position >= 0) & (position <= query) & (position > query - spec.window)
     return visible[:, None]
 
 
@@ -209,7 +211,8 @@ class _RingPrefillView:
         self.kept = min(length, spec.window - 1)
 
     def make_mask(self, rows: int, return_array: bool = False, window_size: int | None = None) -> mx.array:
-        return create_causal_mask(rows, self.kept, window_size=self.spec.window)
+        mask: mx.array = create_causal_mask(rows, self.kept, window_size=self.spec.window)
+        return mask
 
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
         capacity, rows = self.spec.capacity, keys.shape[2]

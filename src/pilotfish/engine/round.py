@@ -63,9 +63,7 @@ def _draft(parts: RoundParts, state: DecodeState, depth: int) -> Draft:
         raise AssertionError(f"depth {depth} without a drafter")
     sampler, rule, vocab = parts.sampler, parts.rule, parts.target.vocab_size
 
-    def propose(
-        logits: mx.array, positions: mx.array, ids: mx.array | None = None
-    ) -> tuple[mx.array, mx.array | None]:
+    def propose(logits: mx.array, positions: mx.array, ids: mx.array | None = None) -> tuple[mx.array, mx.array | None]:
         stream = rule.draft_stream(sampler)
         if not rule.wants_probabilities(sampler):
             return sampler.choose(logits, positions, ids, stream), None

@@ -80,13 +80,14 @@ class Gemma4Target(PlainTarget):
     def head(self, hidden: mx.array) -> mx.array:
         """(B, N, hidden) after the final norm -> (B, N, vocab) soft-capped logits."""
         tied = self.text.tie_word_embeddings
-        logits = self.text.model.embed_tokens.as_linear(hidden) if tied else self.text.lm_head(hidden)
+        logits: mx.array = self.text.model.embed_tokens.as_linear(hidden) if tied else self.text.lm_head(hidden)
         cap = self.text.final_logit_softcapping
         return logits if cap is None else logit_softcap(cap, logits)
 
     def embed(self, tokens: mx.array) -> mx.array:
         """(B, N) int32 -> (B, N, hidden) input embeddings, scaled as the target scales them."""
-        return self.text.model.embed_tokens(tokens) * self.text.model.embed_scale
+        embedded: mx.array = self.text.model.embed_tokens(tokens) * self.text.model.embed_scale
+        return embedded
 
     def donor(self, kind: str) -> int:
         """Index of the cache that `kind` ("full_attention", "sliding_attention") layers of a drafter read."""

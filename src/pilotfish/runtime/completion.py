@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
+from pilotfish.engine.acceptance import RULES
 from pilotfish.engine.decode import Committed, Counts, DecodeLoop, Device, Row, prefill
 from pilotfish.engine.depth import FixedDepth
 from pilotfish.engine.round import RoundParts
-from pilotfish.engine.acceptance import RULES
 from pilotfish.engine.sampling import Sampler
 from pilotfish.runtime.request import Event, Prepared, Stats
 from pilotfish.text.detokenize import Detokenizer

@@ -193,7 +193,7 @@ def _drafter_path(target: Path, draft: str | Path | None) -> Path | None:
 def _load_drafter(path: Path, target: PlainTarget, name: str, dtype: mx.Dtype | None) -> Drafter:
     if not target.can_roll_back:
         raise DraftingUnsupportedError(
-            f"{name} keeps running state that cannot be rolled back, so it cannot be drafted for; load it with draft=None"
+            f"{name} keeps running state that cannot be rolled back, so nothing can draft for it; use draft=None"
         )
     network = checkpoint.load_assistant(path, (AssistantModel, AssistantArgs), dtype)
     assert isinstance(network, AssistantModel)
@@ -204,7 +204,7 @@ def _load_drafter(path: Path, target: PlainTarget, name: str, dtype: mx.Dtype | 
 
 def _load_tokenizer(path: Path) -> Any:
     try:
-        tokenizer = load_tokenizer(path)
+        tokenizer: Any = load_tokenizer(path)
     except Exception as error:  # transformers raises many kinds for damaged or missing tokenizer files
         raise CheckpointError(f"cannot load the tokenizer in {path}: {' '.join(str(error).split())}") from error
     if not tokenizer.is_fast:

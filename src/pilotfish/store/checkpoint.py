@@ -46,10 +46,12 @@ def read_generation_config(path: Path) -> Config:
 
 
 def is_assistant(config: Config) -> bool:
+    """Whether this is a drafter, not a target."""
     return config["model_type"] in GEMMA4_ASSISTANTS
 
 
 def is_gemma4(config: Config) -> bool:
+    """Whether this is a Gemma 4 target."""
     return config["model_type"] in GEMMA4_TARGETS
 
 
@@ -92,7 +94,7 @@ def load_assistant(path: Path, classes: ModelClasses, dtype: mx.Dtype | None) ->
     config = read_config(path)
     if not is_assistant(config):
         raise UnsupportedModelError(
-            f"{path} is a {config['model_type']}, which cannot draft; supported drafters: {', '.join(GEMMA4_ASSISTANTS)}"
+            f"{path} is a {config['model_type']}, which cannot draft; drafters are {', '.join(GEMMA4_ASSISTANTS)}"
         )
     text = gemma4_text_config(text_config(config))
     text["num_kv_shared_layers"] = text["num_hidden_layers"]  # 0 or missing means all, as the reference reads it
@@ -119,7 +121,7 @@ def gemma4_text_config(text: Config) -> Config:
 def _load(path: Path, config: Config, override: Config, classes: ModelClasses | None,
           dtype: mx.Dtype | None) -> nn.Module:  # fmt: skip
     check_weight_files(path)
-    kind = override.get("model_type", config["model_type"])
+    kind = str(override.get("model_type", config["model_type"]))
     if classes is None and not _known(kind):
         raise UnsupportedModelError(
             f"{path}: model_type {kind!r} is not supported; supported are {', '.join(GEMMA4_TARGETS)} (with drafting), "

@@ -42,5 +42,5 @@ def _downloaded(repository: str) -> Path:
         return Path(snapshot_download(repository, local_files_only=True, allow_patterns=["*.json", "*.safetensors"]))
     except (LocalEntryNotFoundError, HFValidationError, FileNotFoundError) as error:
         raise ModelNotFoundError(
-            f"{repository} is neither a directory nor a downloaded repository; download it with: hf download {repository}"
+            f"{repository} is neither a directory nor a downloaded repository; run: hf download {repository}"
         ) from error

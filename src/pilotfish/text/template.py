@@ -16,7 +16,9 @@ def chat_ids(tokenizer: Any, messages: Sequence[Message]) -> list[int]:
     Raises OptionError if the checkpoint has no template or the template refuses the messages.
     """
     if not tokenizer.has_chat_template:
-        raise OptionError("this checkpoint has no chat template; continue plain text instead (--raw, or a str in Python)")
+        raise OptionError(
+            "this checkpoint has no chat template; continue plain text instead (--raw, or a str in Python)"
+        )
     for message in messages:
         if not isinstance(message.get("role"), str) or message.get("content") is None:
             raise OptionError(f"a message needs a role and content, got {dict(message)!r}")

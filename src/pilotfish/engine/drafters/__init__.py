@@ -27,4 +27,4 @@ class Drafter(Protocol):
     max_depth: int
 
     def draft(self, state: DecodeState, depth: int, propose: Propose) -> Draft:
-        """`depth` >= 1 tokens for positions `length + 1 ...`, lazily. Must not evaluate and must not write to caches."""
+        """`depth` >= 1 tokens for positions `length + 1 ...`, lazily. Must not evaluate or write to caches."""
