@@ -187,7 +187,7 @@ def test_missing_fields_are_read_as_the_reference_reads_them():
     assert text["final_logit_softcapping"] is None
 
 
-@pytest.mark.parametrize("model_type", ["llama", "qwen3"])
+@pytest.mark.parametrize("model_type", ["llama", "qwen3", "gemma3_text"])
 def test_other_families_decode_plainly_as_mlx_lm_does(tmp_path: Path, model_type: str):
     from mlx_lm.generate import generate_step
 

@@ -30,7 +30,12 @@ def main() -> None:
     assistant = checkpoint.load_assistant(args.source / "assistant", (AssistantModel, AssistantArgs), None)
     pairs = [
         (args.source, args.to, target, config),
-        (args.source / "assistant", args.to / "assistant", assistant, checkpoint.read_config(args.source / "assistant")),
+        (
+            args.source / "assistant",
+            args.to / "assistant",
+            assistant,
+            checkpoint.read_config(args.source / "assistant"),
+        ),
     ]
     for source, to, model, its_config in pairs:
         to.mkdir(parents=True, exist_ok=True)

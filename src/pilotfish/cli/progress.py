@@ -3,7 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+
+
+class PromptBar:
+    """Shows how far a long prompt has been read; gone before the first token is printed. Only on a terminal."""
+
+    SHORTEST = 1024  # tokens; shorter prompts are read before a bar could be
+
+    def __init__(self) -> None:
+        self._stack = ExitStack()
+        self._update: Callable[[int, int], None] | None = None
+
+    def __call__(self, done: int, total: int) -> None:
+        if total < self.SHORTEST:
+            return
+        if self._update is None:
+            self._update = self._stack.enter_context(bar("reading the prompt"))
+        self._update(done, total)
+        if done == total:
+            self._stack.close()
 
 
 @contextmanager

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pilotfish.cli.options import DraftOption, DtypeOption, JsonOption, ModelArgument
+from pilotfish.cli.progress import PromptBar
 from pilotfish.errors import OptionError
 
 if TYPE_CHECKING:
@@ -51,6 +52,8 @@ def run(
     if draft is not None and no_draft:
         raise OptionError("--draft and --no-draft contradict each other; give one of them")
     text = _prompt(prompt, file)  # before loading, so that a bad prompt fails at once
+    if text is None and (raw or check or as_json):
+        raise OptionError("a chat takes none of --raw, --check and --json; give a prompt, --file or standard input")
     options: dict[str, Any] = {
         "max_tokens": max_tokens, "depth": depth, "temperature": temperature, "top_k": top_k, "top_p": top_p,
         "min_p": min_p, "seed": seed, "acceptance": acceptance, "stop": tuple(stop or ()),
@@ -64,7 +67,7 @@ def run(
         _chat(engine, request, stats)
         return
     prepared = engine.prepare(text if raw else [{"role": "user", "content": text}], request)
-    events = _print_json(engine.decode(prepared)) if as_json else _print_text(engine.decode(prepared))
+    events = (_print_json if as_json else _print_text)(engine.decode(prepared, progress=PromptBar()))
     last = events[-1].stats
     assert last is not None, "the last event of a generation carries its stats"
     same = _same_as_plain(engine, prepared, events) if check else None
@@ -161,7 +164,7 @@ def _chat(engine: Engine, request: Any, stats: bool) -> None:
         messages.append({"role": "user", "content": line})
         answer: list[Event] = []
         try:
-            answer = _print_text(_keep(engine.decode(engine.prepare(messages, request)), answer))
+            answer = _print_text(_keep(engine.decode(engine.prepare(messages, request), progress=PromptBar()), answer))
         except KeyboardInterrupt:
             typer.echo("(stopped)", err=True)
         except OptionError as error:

@@ -12,9 +12,7 @@ from typing import Protocol
 
 import mlx.core as mx
 
-from pilotfish.engine.state import Draft
-
-ACCEPT_STREAM, DRAFT_STREAM, TEXT_STREAM = 2, 1, 0
+from pilotfish.engine.state import ACCEPT_NOISE, DRAFT_NOISE, TEXT_NOISE, Draft
 
 
 class Chooser(Protocol):
@@ -61,7 +59,7 @@ class SameText:
         return False
 
     def draft_stream(self, sampler: Chooser) -> int:
-        return TEXT_STREAM
+        return TEXT_NOISE
 
     def judge(self, sampler: Chooser, draft: Draft, logits: mx.array, positions: mx.array) -> tuple[mx.array, mx.array]:
         tokens = sampler.choose(logits, positions)
@@ -77,7 +75,7 @@ class Rejection:
         return not sampler.greedy
 
     def draft_stream(self, sampler: Chooser) -> int:
-        return TEXT_STREAM if sampler.greedy else DRAFT_STREAM
+        return TEXT_NOISE if sampler.greedy else DRAFT_NOISE
 
     def judge(self, sampler: Chooser, draft: Draft, logits: mx.array, positions: mx.array) -> tuple[mx.array, mx.array]:
         if sampler.greedy or draft.tokens.shape[1] == 0:
@@ -89,12 +87,12 @@ class Rejection:
         p_draft = mx.take_along_axis(p[:, :-1], at, axis=-1)[..., 0]
         q_draft = mx.take_along_axis(q, at, axis=-1)[..., 0]
         # u * q < p instead of u < p / q: no division by zero, and p = 0 is never accepted.
-        accepted = leading(sampler.uniform(positions[:, :-1], ACCEPT_STREAM) * q_draft < p_draft)
+        accepted = leading(sampler.uniform(positions[:, :-1], ACCEPT_NOISE) * q_draft < p_draft)
         residual = mx.maximum(p[:, :-1] - q, 0)
         # Where p <= q everywhere by rounding, a rejection can only be a rounding accident: fall back to p.
         empty = mx.sum(residual, axis=-1, keepdims=True) <= 0
         remaining = mx.concatenate([mx.where(empty, p[:, :-1], residual), p[:, -1:]], axis=1)
-        drawn = sampler.draw(remaining, positions, TEXT_STREAM)
+        drawn = sampler.draw(remaining, positions, TEXT_NOISE)
         kept = mx.arange(draft.tokens.shape[1]) < accepted[:, None]
         return mx.concatenate([mx.where(kept, draft.tokens, drawn[:, :-1]), drawn[:, -1:]], axis=1), accepted
 

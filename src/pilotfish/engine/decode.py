@@ -22,6 +22,9 @@ from pilotfish.engine.target import Target
 PREFILL_CHUNK = 512  # rows of one prefill pass; larger ones need more memory for attention scores
 
 
+Progress = Callable[[int, int], None]  # (prompt tokens done, of how many)
+
+
 class Device:
     """Evaluation and read-back, in one place so that tests can count them."""
 
@@ -111,7 +114,7 @@ def prefill(
     prompt: Sequence[int],
     device: Device,
     chunk: int = PREFILL_CHUNK,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> DecodeState:
     """Keys and values of all of `prompt` but its last token, which becomes the state's `token`.
 

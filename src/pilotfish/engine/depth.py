@@ -17,7 +17,7 @@ class DepthPolicy(Protocol):
         """Drafts for the next round; 0 is plain decoding."""
 
     def observe(self, depth: int, accepted: int) -> None:
-        """A round of `depth` drafts kept `accepted` of them (summed over the rows of a batch)."""
+        """In a round of `depth` drafts one row kept `accepted` of them."""
 
 
 @dataclass(frozen=True)

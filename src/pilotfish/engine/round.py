@@ -29,7 +29,10 @@ class RoundParts:
 
 
 def run_round(parts: RoundParts, state: DecodeState, depth: int) -> RoundResult:
-    """Draft `depth` tokens, verify them in one pass of `depth + 1` rows, keep those that hold."""
+    """Draft `depth` tokens, verify them in one pass of `depth + 1` rows, keep those that hold.
+
+    The caller has made room for `depth + 1` more tokens (`CacheSpec.with_capacity`); the device cannot ask for it.
+    """
     draft = _draft(parts, state, depth)
     rows = mx.concatenate([state.token, draft.tokens], axis=1)
 

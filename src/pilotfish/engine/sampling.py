@@ -17,14 +17,12 @@ from dataclasses import dataclass
 
 import mlx.core as mx
 
+from pilotfish.engine.state import ACCEPT_NOISE, DRAFT_NOISE, TEXT_NOISE
 from pilotfish.errors import OptionError
 
 MAX_SEED = 2**63 - 1
 GREEDY_BELOW = 1e-4  # dividing logits by less than this can overflow float32; the limit is the greedy choice
 TIE_SLACK = 64  # candidates beyond top-k, so that ties with the k-th are among them
-
-# Streams of noise: the text's own, and those that the `rejection` rule needs beside it.
-TEXT, DRAFT, ACCEPT = 0, 1, 2
 
 
 @dataclass(frozen=True)
@@ -67,7 +65,7 @@ def mix(x: mx.array) -> mx.array:
 
 def seed_words(seed: int, stream: int) -> tuple[int, int]:
     """Two 32-bit words from a seed and a stream (splitmix64), on the host."""
-    z = (seed * 4 + stream + 0x9E3779B97F4A7C15) % 2**64
+    z = (seed + (stream + 1) * 0x9E3779B97F4A7C15) % 2**64
     z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9 % 2**64
     z = (z ^ (z >> 27)) * 0x94D049BB133111EB % 2**64
     z ^= z >> 31
@@ -87,7 +85,7 @@ class Sampler:
         self._temperature = _column([1.0 if r.greedy else r.temperature for r in rows])
         self._top_p = _column([r.top_p for r in rows])
         self._log_min_p = _column([math.log(r.min_p) if r.min_p else -math.inf for r in rows])
-        words = [[seed_words(r.seed, stream) for stream in (TEXT, DRAFT, ACCEPT)] for r in rows]
+        words = [[seed_words(r.seed, stream) for stream in (TEXT_NOISE, DRAFT_NOISE, ACCEPT_NOISE)] for r in rows]
         self._words = mx.array(words, dtype=mx.uint32)  # (B, streams, 2)
 
     def select(self, rows: Sequence[int]) -> Sampler:
@@ -95,7 +93,7 @@ class Sampler:
         return Sampler([self.rows[i] for i in rows], self.suppress)
 
     def choose(self, logits: mx.array, positions: mx.array, ids: mx.array | None = None,
-               stream: int = TEXT) -> mx.array:  # fmt: skip
+               stream: int = TEXT_NOISE) -> mx.array:  # fmt: skip
         """(B, N, M) logits for the tokens that will stand at `positions` (B, N) -> (B, N) int32 token ids.
 
         `ids` (B, N, M) int32 names the token of each logit; without it, logit j is token j.

@@ -1,4 +1,4 @@
-"""The two records that every part of the engine exchanges. Arrays only; nothing here evaluates."""
+"""The records that every part of the engine exchanges. Arrays only; nothing here evaluates."""
 
 from __future__ import annotations
 
@@ -8,6 +8,10 @@ import mlx.core as mx
 
 Buffers = tuple[mx.array, ...]
 """Arrays of one layer's cache; for attention (keys, values), each (B, kv_heads, slots, head_dim)."""
+
+
+# Streams of sampling noise: the text's own, and those that the `rejection` rule draws drafts and decisions from.
+TEXT_NOISE, DRAFT_NOISE, ACCEPT_NOISE = 0, 1, 2
 
 
 class DecodeState(NamedTuple):

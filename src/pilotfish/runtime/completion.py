@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from pilotfish.engine.acceptance import RULES
-from pilotfish.engine.decode import Committed, Counts, DecodeLoop, Device, Row, prefill
+from pilotfish.engine.decode import Committed, Counts, DecodeLoop, Device, Progress, Row, prefill
 from pilotfish.engine.depth import FixedDepth
 from pilotfish.engine.round import RoundParts
 from pilotfish.engine.sampling import Sampler
@@ -20,14 +20,16 @@ if TYPE_CHECKING:
 Clock = Callable[[], float]
 
 
-def complete(model: LoadedModel, request: Prepared, clock: Clock, device: Device) -> Iterator[Event]:
+def complete(
+    model: LoadedModel, request: Prepared, clock: Clock, device: Device, progress: Progress | None = None
+) -> Iterator[Event]:
     """Decode one prepared request, yielding an event a round."""
     started = clock()
     row = Row(prompt_length=len(request.prompt), max_tokens=request.max_tokens, eos=model.eos)
     sampler = Sampler([request.sampling], model.suppress)
     drafter = model.drafter if request.depth else None
     parts = RoundParts(model.target, drafter, RULES[request.acceptance], sampler)
-    state = prefill(model.target, request.prompt, device)
+    state = prefill(model.target, request.prompt, device, progress=progress)
     loop = DecodeLoop(parts, FixedDepth(request.depth), state, [row], device)
     prefilled = clock()
     text = TextOf(Detokenizer(model.backend_tokenizer, request.prompt), StopStrings(request.stops), model.eos)

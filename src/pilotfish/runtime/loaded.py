@@ -13,7 +13,7 @@ import mlx.core as mx
 from mlx_lm.utils import load_tokenizer
 from tokenizers import Tokenizer
 
-from pilotfish.engine.decode import Device
+from pilotfish.engine.decode import Device, Progress
 from pilotfish.engine.drafters import Drafter
 from pilotfish.engine.drafters.gemma4_assistant import AssistantArgs, AssistantModel, Gemma4Assistant
 from pilotfish.engine.target import Gemma4Target, PlainTarget, wrap
@@ -102,9 +102,14 @@ class Engine:
             stops=request.stops,
         )
 
-    def decode(self, request: Prepared, device: Device | None = None) -> Iterator[Event]:
-        """Decode a prepared request. `device` is where evaluation and read-back happen; tests count there."""
-        return complete(self.model, request, self._clock, device or Device())
+    def decode(
+        self, request: Prepared, device: Device | None = None, progress: Progress | None = None
+    ) -> Iterator[Event]:
+        """Decode a prepared request.
+
+        `device` is where evaluation and read-back happen; tests count there. `progress` is told how far the prompt is.
+        """
+        return complete(self.model, request, self._clock, device or Device(), progress)
 
     def _prompt_ids(self, prompt: str | Sequence[template.Message]) -> list[int]:
         if not prompt:

@@ -17,7 +17,7 @@ DEFAULT_DEPTH = 3
 class Request:
     """One generation. None means the checkpoint's or the engine's default; `resolve` fills those in.
 
-    max_tokens: at least 1; by default whatever the context leaves.
+    max_tokens: at least 1; at most, and by default, what the context leaves.
     depth: drafts per round; 0 is plain decoding.
     acceptance: "same-text" (the text of plain decoding) or "rejection" (the same distribution, more drafts kept).
     stop: strings that end the text and are not part of it.

@@ -40,7 +40,7 @@ def _downloaded(repository: str) -> Path:
 
     try:
         return Path(snapshot_download(repository, local_files_only=True, allow_patterns=["*.json", "*.safetensors"]))
-    except (LocalEntryNotFoundError, HFValidationError, FileNotFoundError) as error:
+    except (LocalEntryNotFoundError, HFValidationError) as error:
         raise ModelNotFoundError(
             f"{repository} is neither a directory nor a downloaded repository; run: hf download {repository}"
         ) from error

@@ -26,6 +26,11 @@ TINY: dict[str, dict[str, Any]] = {
         "num_key_value_heads": 2, "rms_norm_eps": 1e-6, "head_dim": 8, "max_position_embeddings": 512,
         "rope_theta": 10000.0, "tie_word_embeddings": True,
     },
+    "gemma3_text": {
+        "hidden_size": 32, "num_hidden_layers": 4, "intermediate_size": 64, "num_attention_heads": 4, "head_dim": 8,
+        "num_key_value_heads": 2, "rms_norm_eps": 1e-6, "sliding_window": 16, "sliding_window_pattern": 2,
+        "max_position_embeddings": 512,
+    },
     "mamba": {
         "hidden_size": 32, "intermediate_size": 64, "state_size": 8, "num_hidden_layers": 2, "conv_kernel": 4,
         "use_bias": False, "use_conv_bias": True, "time_step_rank": 4, "max_position_embeddings": 512,
