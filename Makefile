@@ -25,7 +25,7 @@ fix: $(DONE)  ## repair what ruff can repair
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-$(DONE): pyproject.toml
+$(DONE): pyproject.toml CMakeLists.txt $(wildcard src/pilotfish/kernels/cpu/native/*)
 	$(PYTHON) -c 'import sys; sys.exit(0 if (3, 11) <= sys.version_info < (3, 15) else "pilotfish needs Python 3.11 to 3.14, this is " + sys.version.split()[0] + "; name another one: make PYTHON=python3.12")'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev]'

@@ -18,6 +18,7 @@ from pilotfish.engine.drafters import Drafter
 from pilotfish.engine.drafters.gemma4_assistant import AssistantArgs, AssistantModel, Gemma4Assistant
 from pilotfish.engine.target import Gemma4Target, PlainTarget, wrap
 from pilotfish.errors import CheckpointError, DraftingUnsupportedError, OptionError
+from pilotfish.kernels import install
 from pilotfish.runtime.completion import Clock, complete
 from pilotfish.runtime.request import DEFAULT_DEPTH, Completion, Event, Prepared, Request
 from pilotfish.store import checkpoint, names
@@ -142,6 +143,7 @@ def load(
     draft: str | Path | None = "auto",
     dtype: str = "auto",
     max_depth: int = MAX_DEPTH,
+    kernels: str = "auto",
 ) -> Engine:
     """Load a model and its drafter from this machine; never uses the network.
 
@@ -151,17 +153,24 @@ def load(
     dtype: "auto" computes in float32 on a CPU, where MLX sums narrower types inaccurately and slowly, and in the
         checkpoint's own type elsewhere; or one of float32, bfloat16, float16.
     max_depth: the most drafts a round may have; sliding caches are sized for it.
+    kernels: "auto" uses pilotfish's kernels where this machine has them; "stock" uses MLX's own operations only.
 
     Raises ModelNotFoundError, CheckpointError, UnsupportedModelError, DrafterMismatchError,
     DraftingUnsupportedError or OptionError, each saying what to do.
     """
     if max_depth < 0:
         raise OptionError(f"max_depth is {max_depth}; it must be 0 or a positive whole number")
+    if kernels not in ("auto", "stock"):
+        raise OptionError(f"kernels is {kernels!r}; it must be auto or stock")
     path, compute = names.resolve(str(model)), _dtype(dtype)
     network, config = checkpoint.load_target(path, compute)
     target = wrap(network, max_depth)
     drafter_path = _drafter_path(path, draft)
     drafter = None if drafter_path is None else _load_drafter(drafter_path, target, str(model), compute)
+    if kernels == "auto":
+        install(network)
+        if drafter is not None:
+            install(drafter.model)
     generation = checkpoint.read_generation_config(path)
     tokenizer = _load_tokenizer(path)
     return Engine(
@@ -195,7 +204,7 @@ def _drafter_path(target: Path, draft: str | Path | None) -> Path | None:
     return names.find_drafter(target) if draft == "auto" else names.resolve(str(draft))
 
 
-def _load_drafter(path: Path, target: PlainTarget, name: str, dtype: mx.Dtype | None) -> Drafter:
+def _load_drafter(path: Path, target: PlainTarget, name: str, dtype: mx.Dtype | None) -> Gemma4Assistant:
     if not target.can_roll_back:
         raise DraftingUnsupportedError(
             f"{name} keeps running state that cannot be rolled back, so nothing can draft for it; use draft=None"

@@ -1,0 +1,16 @@
+"""Kernels for a few rows at a time, usable without the rest of pilotfish and by any MLX model.
+
+Contract of every kernel: *row i of the result depends only on row i of the input*, bit for bit, whatever the number of
+rows. That is what makes a verify pass give the very logits that plain decoding gives.
+
+>>> from pilotfish import kernels
+>>> swapped = kernels.install(model)      # doctest: +SKIP
+>>> kernels.uninstall(model)              # doctest: +SKIP
+"""
+
+from __future__ import annotations
+
+from pilotfish.kernels.layers import Installed, install, uninstall
+from pilotfish.kernels.operations import small_batch_attention, small_batch_qmm
+
+__all__ = ["Installed", "install", "small_batch_attention", "small_batch_qmm", "uninstall"]
