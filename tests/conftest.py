@@ -18,6 +18,7 @@ from pilotfish.engine.drafters.gemma4_assistant import AssistantArgs, AssistantM
 from pilotfish.engine.round import RoundParts
 from pilotfish.engine.sampling import Sampler, SamplingParams
 from pilotfish.engine.target import Gemma4Target
+from pilotfish.kernels import install
 from pilotfish.runtime.loaded import Engine, load
 from pilotfish.store import checkpoint
 from pilotfish.testing.checkpoints import write_tokenizer
@@ -46,17 +47,26 @@ class Pair:
 
 
 @cache
-def load_pair(variant: str, max_depth: int = 8) -> Pair:
+def load_pair(variant: str, kernels: str = "auto") -> Pair:
     folder = ORACLE / variant
     network, _ = checkpoint.load_target(folder / "target", mx.float32)
-    target = Gemma4Target(network, max_depth)
+    target = Gemma4Target(network, max_depth=8)
     assistant = checkpoint.load_assistant(folder / "assistant", (AssistantModel, AssistantArgs), mx.float32)
+    if kernels == "auto":
+        install(network)
+        install(assistant)
     return Pair(target, Gemma4Assistant(assistant, target), dict(np.load(folder / "golden.npz")))
 
 
 @pytest.fixture(params=VARIANTS)
 def pair(request: pytest.FixtureRequest) -> Pair:
     return load_pair(request.param)
+
+
+@pytest.fixture(params=VARIANTS)
+def stock_pair(request: pytest.FixtureRequest) -> Pair:
+    """As `pair`, with MLX's own operations only."""
+    return load_pair(request.param, "stock")
 
 
 @pytest.fixture

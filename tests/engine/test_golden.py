@@ -68,6 +68,13 @@ def test_greedy_text_is_the_reference_text_at_every_depth(pair: Pair, depth: int
     assert row.tokens == pair.greedy
 
 
+@pytest.mark.parametrize("depth", [0, 4])
+def test_stock_operations_give_the_reference_text_too(stock_pair: Pair, depth: int):
+    row, _ = decode(stock_pair.target, stock_pair.drafter, stock_pair.prompt, 64, depth)
+
+    assert row.tokens == stock_pair.greedy
+
+
 def test_accepted_counts_by_round_are_the_reference_counts(pair: Pair):
     accepted: list[int] = []
     loop_counts: list[tuple[int, int]] = []
