@@ -37,6 +37,14 @@ def test_other_files_hold_a_prompt_a_line(tmp_path: Path):
     assert read_prompts(file) == ["one", "two"]
 
 
+def test_a_limit_spreads_over_the_file(tmp_path: Path):
+    file = tmp_path / "p.txt"
+    file.write_text("\n".join(map(str, range(10))))
+
+    assert read_prompts(file, limit=3) == ["0", "3", "6"]
+    assert read_prompts(file, limit=99) == read_prompts(file)
+
+
 @pytest.mark.parametrize(("content", "message"), [
     (b"", "holds no prompts"), (b"{bad\n", r"p\.jsonl:1 is not valid JSON"),
     (b'"ok"\n{"x": 1}\n', r"p\.jsonl:2 is no prompt"),

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from pilotfish.cli.options import DraftOption, DtypeOption, JsonOption, ModelArgument
+from pilotfish.cli.options import DraftOption, DtypeOption, JsonOption, LimitOption, ModelArgument, PromptsOption
 from pilotfish.cli.progress import bar
 
 app = typer.Typer(help="Measurements that anyone can repeat.", no_args_is_help=True)
@@ -23,8 +23,8 @@ def _bench() -> None:
 @app.command()
 def acceptance(
     model: ModelArgument = "nano",
-    prompts: Annotated[Path | None, typer.Option("--prompts", help="Text or JSON Lines, one prompt a line.")] = None,
-    limit: Annotated[int | None, typer.Option("--limit", min=1, help="Take so many prompts, evenly spread.")] = None,
+    prompts: PromptsOption = None,
+    limit: LimitOption = None,
     max_tokens: Annotated[int, typer.Option("--max-tokens", min=1, help="Tokens to decode of each prompt.")] = 128,
     depth: Annotated[int, typer.Option("--depth", min=1, help="Drafts a round.")] = 4,
     draft: DraftOption = None,
@@ -37,9 +37,7 @@ def acceptance(
     from pilotfish.text.prompts import read_prompts
     from pilotfish.verify import DEFAULT_PROMPTS
 
-    chosen = list(DEFAULT_PROMPTS) if prompts is None else read_prompts(prompts)
-    if limit is not None:
-        chosen = [chosen[i * len(chosen) // limit] for i in range(min(limit, len(chosen)))]
+    chosen = list(DEFAULT_PROMPTS)[:limit] if prompts is None else read_prompts(prompts, limit)
     engine = load(model, draft=draft or "auto", dtype=dtype)
     with bar("decoding") as update:
         results = measure(engine, chosen, max_tokens, depth, update)

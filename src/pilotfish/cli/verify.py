@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pilotfish.cli.options import DraftOption, DtypeOption, JsonOption, ModelArgument
+from pilotfish.cli.options import DraftOption, DtypeOption, JsonOption, LimitOption, ModelArgument, PromptsOption
 from pilotfish.cli.progress import bar
 
 if TYPE_CHECKING:
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 def verify(
     model: ModelArgument = "nano",
-    prompts: Annotated[Path | None, typer.Option("--prompts", help="Text or JSON Lines, one prompt a line.")] = None,
-    limit: Annotated[int | None, typer.Option("--limit", min=1, help="Take only the first prompts.")] = None,
+    prompts: PromptsOption = None,
+    limit: LimitOption = None,
     max_tokens: Annotated[int, typer.Option("--max-tokens", min=1, help="Tokens to decode of each prompt.")] = 64,
     draft: DraftOption = None,
     dtype: DtypeOption = "auto",

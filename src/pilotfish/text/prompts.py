@@ -13,7 +13,7 @@ Prompt = str | list[Message]
 
 
 def read_prompts(file: Path, limit: int | None = None) -> list[Prompt]:
-    """Prompts of a file, in order.
+    """Prompts of a file, in order; `limit` takes so many, spread evenly over the file.
 
     A `.jsonl` file holds one JSON value a line: a string to continue, `{"prompt": ...}`, `{"messages": [...]}`, or a
     task of the Aider polyglot benchmark (`language`, `instructions`, `files`). Any other file holds a text to continue
@@ -26,9 +26,11 @@ def read_prompts(file: Path, limit: int | None = None) -> list[Prompt]:
     numbered = [(n, line) for n, line in enumerate(lines, 1) if line.strip()]
     if not numbered:
         raise OptionError(f"{file} holds no prompts")
+    if limit is not None and limit < len(numbered):
+        numbered = [numbered[i * len(numbered) // limit] for i in range(limit)]
     if file.suffix != ".jsonl":
-        return [line for _, line in numbered[:limit]]
-    return [_from_json(line, f"{file}:{n}") for n, line in numbered[:limit]]
+        return [line for _, line in numbered]
+    return [_from_json(line, f"{file}:{n}") for n, line in numbered]
 
 
 def task_messages(task: dict[str, Any]) -> list[Message]:
