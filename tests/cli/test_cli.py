@@ -101,6 +101,7 @@ def test_a_prompt_may_come_from_a_file_or_standard_input(tiny: Path, tmp_path: P
     (["run", "{tiny}", "hi", "--stop", ""], 1, "stop string is empty"),
     (["run", "{tiny}", "hi", "--acceptance", "maybe"], 1, "must be one of: same-text, rejection"),
     (["run", "{tiny}", "hi", "--file", "x"], 1, "not both"),
+    (["run", "{tiny}", "hi", "--check", "--acceptance", "rejection"], 1, "use same-text"),
     (["run", "{tiny}", "--file", "/no/such/file"], 1, "cannot read the prompt from /no/such/file"),
     (["run", "{tiny}", "hi", "--draft", "{tiny}"], 1, "cannot draft"),
     (["run", "{tiny}", "hi", "--dtype", "int4"], 1, "dtype is 'int4'"),

@@ -51,6 +51,8 @@ def run(
     """
     if draft is not None and no_draft:
         raise OptionError("--draft and --no-draft contradict each other; give one of them")
+    if check and acceptance == "rejection":
+        raise OptionError("--check compares with plain text, which --acceptance rejection does not keep; use same-text")
     text = _prompt(prompt, file)  # before loading, so that a bad prompt fails at once
     if text is None and (raw or check or as_json):
         raise OptionError("a chat takes none of --raw, --check and --json; give a prompt, --file or standard input")
