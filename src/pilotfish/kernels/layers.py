@@ -93,7 +93,7 @@ class FusedAttention(gemma4_text.Attention):
 
     def _rotate(self, x: mx.array, offset: mx.array) -> mx.array:
         """(B, L, heads, D) -> (B, heads, L, D), turned by position."""
-        turned: mx.array = _native().rope(x.astype(mx.float32), offset, self._frequencies())
+        turned: mx.array = _native().rope(x.astype(mx.float32), offset.astype(mx.int32), self._frequencies())
         return turned.astype(x.dtype)
 
     def _frequencies(self) -> mx.array:
