@@ -16,13 +16,13 @@ import numpy as np
 from pilotfish.engine.acceptance import SameText
 from pilotfish.engine.decode import DecodeLoop, Device, Row, prefill
 from pilotfish.engine.depth import FixedDepth
-from pilotfish.engine.drafters import Drafter
 from pilotfish.engine.round import RoundParts
 from pilotfish.engine.sampling import Sampler, SamplingParams, mix
+from pilotfish.engine.state import DecodeState
 from pilotfish.engine.target import Target, TargetOutput
 from pilotfish.errors import DraftingUnsupportedError
-from pilotfish.runtime.loaded import Engine
-from pilotfish.runtime.request import Request
+from pilotfish.runtime.loaded import Engine, LoadedModel
+from pilotfish.runtime.request import Prepared, Request
 from pilotfish.text.prompts import Prompt
 
 DEPTHS = (1, 2, 3, 5, 8)
@@ -98,15 +98,13 @@ class RecordingTarget:
         self._inner = inner
         self.specs, self.max_depth, self.vocab_size = inner.specs, inner.max_depth, inner.vocab_size
         self.can_roll_back = inner.can_roll_back
-        self.recording = False
         self.passes: list[tuple[mx.array, mx.array]] = []
 
     def forward(self, tokens: mx.array, views: Sequence[Any]) -> TargetOutput:
         """As the inner target does."""
         out = self._inner.forward(tokens, views)
-        if self.recording:
-            best = mx.topk(out.logits.astype(mx.float32), 2, axis=-1)
-            self.passes.append((fingerprint(out.logits), mx.abs(best[..., 1] - best[..., 0])))
+        best = mx.topk(out.logits.astype(mx.float32), 2, axis=-1)
+        self.passes.append((fingerprint(out.logits), mx.abs(best[..., 1] - best[..., 0])))
         return out
 
 
@@ -117,15 +115,13 @@ def fingerprint(logits: mx.array) -> mx.array:
     return mx.sum(mix(mix(bits) ^ place), axis=-1)  # integer sums wrap and do not depend on order
 
 
-def trace(target: Target, drafter: Drafter | None, prompt: list[int], max_tokens: int, depth: int,
-          params: SamplingParams, eos: frozenset[int], suppress: tuple[int, ...]) -> Trace:  # fmt: skip
-    """Decode one prompt and keep what `Trace` holds."""
-    recording, device = RecordingTarget(target), Device()
-    state = prefill(recording, prompt, device)
-    recording.recording = True
-    row = Row(len(prompt), max_tokens, eos)
-    parts = RoundParts(recording, drafter if depth else None, SameText(), Sampler([params], suppress))
-    loop = DecodeLoop(parts, FixedDepth(depth), state, [row], device)
+def trace(model: LoadedModel, request: Prepared, prefilled: DecodeState, depth: int, params: SamplingParams) -> Trace:
+    """Decode one prompt from its prefilled state, which is left as it is, and keep what `Trace` holds."""
+    recording = RecordingTarget(model.target)
+    row = Row(len(request.prompt), request.max_tokens, model.eos)
+    drafter = model.drafter if depth else None
+    parts = RoundParts(recording, drafter, SameText(), Sampler([params], model.suppress))
+    loop = DecodeLoop(parts, FixedDepth(depth), prefilled, [row], Device())
     fingerprints: list[int] = []
     gaps: list[float] = []
     for [committed] in loop.steps():
@@ -169,11 +165,11 @@ def verify(engine: Engine, prompts: Sequence[Prompt], max_tokens: int, depths: S
     report = Report(model.name, str(mx.default_device().type).rsplit(".", 1)[-1])
     total, done = len(prepared) * len(MODES) * (len(usable) + 1), 0
     for number, request in enumerate(prepared):
+        prefilled = prefill(model.target, request.prompt, Device())
         for mode, params in MODES.items():
             plain: Trace | None = None
             for depth in (0, *usable):
-                found = trace(model.target, model.drafter, request.prompt, request.max_tokens, depth, params,
-                              model.eos, model.suppress)  # fmt: skip
+                found = trace(model, request, prefilled, depth, params)
                 if plain is None:
                     plain = found
                 else:
