@@ -7,7 +7,7 @@ DONE := $(VENV)/.installed
 .PHONY: demo test fast check fix clean
 
 demo: $(DONE)  ## watch nano write Python, drafted tokens in colour, and check the text against plain decoding
-	$(BIN)/pilotfish run nano --file examples/demo_prompt.txt --max-tokens 400 --seed 2 --stats --check
+	$(BIN)/pilotfish run nano --file examples/demo_prompt.txt --max-tokens 250 --seed 2 --stats --check
 
 test: check  ## everything CI runs: the checks below, then all tests
 	$(BIN)/pytest

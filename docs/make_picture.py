@@ -1,4 +1,7 @@
-"""Run a command on a pseudo-terminal and draw what a person would see: make_picture.py OUT.svg TITLE COMMAND..."""
+"""Run a command on a pseudo-terminal and draw what a person would see: make_picture.py OUT.svg TITLE COMMAND...
+
+A browser turns the SVG into the PNG of the README: chromium --headless --screenshot=demo.png OUT.svg.
+"""
 
 from __future__ import annotations
 

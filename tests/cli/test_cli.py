@@ -133,7 +133,7 @@ def test_standard_input_that_is_not_utf8_is_refused(tiny: Path):
 
 
 def test_ctrl_c_keeps_what_was_printed_and_exits_130(tiny: Path):
-    command = [*PILOTFISH, "run", tiny, "hello", "--seed", "3", "--raw"]
+    command = [*PILOTFISH, "run", tiny, "hello", "--temperature", "0", "--raw"]  # fills the context unless stopped
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         first = process.stdout.read(1)
         process.send_signal(signal.SIGINT)
