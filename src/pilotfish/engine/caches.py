@@ -140,13 +140,13 @@ class _FullPrefillView:
         end = self.offset + keys.shape[2]
         if not self.buffers:
             self.buffers = _empty(keys, values, 0)
-        out = []
-        buffers = FullSpec().with_capacity(self.buffers, end)
-        for buffer, new in zip(buffers, (keys, values), strict=True):
-            buffer[..., self.offset : end, :] = new
-            out.append(buffer)
-        self.buffers = tuple(out)
-        return out[0][..., :end, :], out[1][..., :end, :]
+        start = mx.array([self.offset])  # a new array, not an assignment into one that an older state may hold
+        new_keys, new_values = (
+            mx.slice_update(buffer, new.astype(buffer.dtype), start, axes=[2])
+            for buffer, new in zip(FullSpec().with_capacity(self.buffers, end), (keys, values), strict=True)
+        )
+        self.buffers = (new_keys, new_values)
+        return new_keys[..., :end, :], new_values[..., :end, :]
 
 
 @dataclass(frozen=True)

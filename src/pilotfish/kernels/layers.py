@@ -13,7 +13,7 @@ import mlx.nn as nn
 from mlx_lm.models import gemma4_text
 
 from pilotfish.kernels.cpu import native
-from pilotfish.kernels.operations import small_batch_attention, small_batch_qmm
+from pilotfish.kernels.operations import on_cpu, small_batch_attention, small_batch_qmm
 
 SMALL_ROWS = 32  # a pass of more rows a sequence is a prefill and takes MLX's attention
 
@@ -63,7 +63,7 @@ class FusedMLP(gemma4_text.MLP):
 
     def __call__(self, x: mx.array) -> mx.array:
         gate, up = self.gate_proj(x), self.up_proj(x)
-        wide = _native().geglu(gate.astype(mx.float32), up.astype(mx.float32))
+        wide = _compiled().geglu(gate.astype(mx.float32), up.astype(mx.float32))
         out: mx.array = self.down_proj(wide.astype(x.dtype))
         return out
 
@@ -93,7 +93,7 @@ class FusedAttention(gemma4_text.Attention):
 
     def _rotate(self, x: mx.array, offset: mx.array) -> mx.array:
         """(B, L, heads, D) -> (B, heads, L, D), turned by position."""
-        turned: mx.array = _native().rope(x.astype(mx.float32), offset.astype(mx.int32), self._frequencies())
+        turned: mx.array = _compiled().rope(x.astype(mx.float32), offset.astype(mx.int32), self._frequencies())
         return turned.astype(x.dtype)
 
     def _frequencies(self) -> mx.array:
@@ -124,7 +124,7 @@ ORIGINALS = {ours: theirs for theirs, ours in REPLACEMENTS.items()}
 def install(model: nn.Module) -> Installed:
     """Make the layers of `model` use the kernels, where this machine has them. Idempotent."""
     swapped, left = [], {}
-    available = mx.default_device().type == mx.DeviceType.cpu and native() is not None
+    available = on_cpu() and native() is not None
     for path, module in model.named_modules():
         ours = REPLACEMENTS.get(type(module))
         if ours is None:
@@ -152,11 +152,14 @@ def _is_per_row(offset: Any) -> bool:
     return isinstance(offset, mx.array) and offset.ndim == 1
 
 
-def _native() -> Any:
-    return native()
+def _compiled() -> Any:
+    """The extension; `install` swaps nothing where it is missing."""
+    extension = native()
+    assert extension is not None, "a layer was swapped without compiled kernels"
+    return extension
 
 
 def _norm(x: mx.array, weight: mx.array | None, eps: float) -> mx.array:
     w = None if weight is None else weight.astype(mx.float32)
-    out: mx.array = _native().rms_norm(x.astype(mx.float32), w, eps)
+    out: mx.array = _compiled().rms_norm(x.astype(mx.float32), w, eps)
     return out.astype(x.dtype)

@@ -28,7 +28,7 @@ def small_batch_qmm(
             f"x {x.shape}, w {w.shape} and scales {scales.shape} do not fit together at {bits} bits in groups of "
             f"{group_size}: w stands for ({n}, {k}), so x must end in {k} and scales be ({n}, {k // group_size})"
         )
-    extension = native() if _on_cpu() else None
+    extension = native() if on_cpu() else None
     if extension is None or x.size == 0:
         wide = x.astype(mx.float32)  # stock CPU kernels sum in the dtype of x
         out: mx.array = mx.quantized_matmul(wide, w, scales, biases, group_size=group_size, bits=bits, mode=mode)
@@ -45,7 +45,7 @@ def small_batch_attention(q: mx.array, k: mx.array, v: mx.array, mask: mx.array,
     Slots that no row sees are not read past the last one seen; masked slots weigh exactly nothing, so the size of the
     buffer and the other rows do not change a row. D must be a multiple of 16.
     """
-    extension = native() if _on_cpu() else None
+    extension = native() if on_cpu() else None
     if extension is None or q.shape[-1] % 16:
         rows = mx.fast.scaled_dot_product_attention(q, k, v, scale=scale, mask=mask)
         return rows.transpose(0, 2, 1, 3).reshape(q.shape[0], q.shape[2], -1)
@@ -55,5 +55,6 @@ def small_batch_attention(q: mx.array, k: mx.array, v: mx.array, mask: mx.array,
     return out.astype(q.dtype)
 
 
-def _on_cpu() -> bool:
+def on_cpu() -> bool:
+    """Whether MLX computes on the CPU, the only device that has compiled kernels so far."""
     return mx.default_device().type == mx.DeviceType.cpu
