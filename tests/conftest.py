@@ -18,7 +18,8 @@ from pilotfish.engine.drafters.gemma4_assistant import AssistantArgs, AssistantM
 from pilotfish.engine.round import RoundParts
 from pilotfish.engine.sampling import Sampler, SamplingParams
 from pilotfish.engine.target import Gemma4Target
-from pilotfish.kernels import install
+from pilotfish.kernels import best_operations
+from pilotfish.kernels.stock import StockOperations
 from pilotfish.runtime.loaded import Engine, load
 from pilotfish.store import checkpoint
 from pilotfish.testing.checkpoints import write_tokenizer
@@ -50,11 +51,8 @@ class Pair:
 def load_pair(variant: str, kernels: str = "auto") -> Pair:
     folder = ORACLE / variant
     network, _ = checkpoint.load_target(folder / "target", mx.float32)
-    target = Gemma4Target(network, max_depth=8)
+    target = Gemma4Target(network, 8, best_operations() if kernels == "auto" else StockOperations())
     assistant = checkpoint.load_assistant(folder / "assistant", (AssistantModel, AssistantArgs), mx.float32)
-    if kernels == "auto":
-        install(network)
-        install(assistant)
     return Pair(target, Gemma4Assistant(assistant, target), dict(np.load(folder / "golden.npz")))
 
 

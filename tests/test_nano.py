@@ -37,7 +37,7 @@ def test_it_is_built_like_e2b():
     assert set(text["layer_types"]) == {"sliding_attention", "full_attention"}
     assert text["sliding_window"] >= 128
     assert nano().model.context >= 2048
-    assert text["num_hidden_layers"] >= 8 * len(nano().model.drafter.model.layers)
+    assert text["num_hidden_layers"] >= 8 * len(nano().model.drafter.network.layers)
 
 
 def test_a_model_card_says_what_it_is_and_is_not():

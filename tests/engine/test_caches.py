@@ -10,13 +10,18 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import pilotfish
 from pilotfish.engine.acceptance import SameText
-from pilotfish.engine.caches import FullSpec, RecurrentSpec, SlidingSpec, ring_mask, specs_for
-from pilotfish.engine.decode import Device, prefill
+from pilotfish.engine.caches import TAIL, FullSpec, RecurrentSpec, SlidingSpec, TailedSpec, specs_for
+from pilotfish.engine.decode import DecodeLoop, Device, Row, prefill
+from pilotfish.engine.depth import FixedDepth
 from pilotfish.engine.round import RoundParts, run_round
 from pilotfish.engine.sampling import Sampler, SamplingParams
 from pilotfish.engine.state import DecodeState
 from pilotfish.errors import DraftingUnsupportedError, UnsupportedModelError
+from pilotfish.kernels import best_operations
+from pilotfish.kernels.cpu import native
+from pilotfish.kernels.stock import StockOperations
 from pilotfish.testing import ScriptedDrafter
 from tests.conftest import Pair, decode, load_pair
 
@@ -46,8 +51,11 @@ def visible(pair: Pair, state: DecodeState):
         arrays = [np.array(b) for b in buffers]
         first = max(0, length - spec.window) if isinstance(spec, SlidingSpec) else 0
         for position in range(first, length):
-            slot = position % spec.capacity if isinstance(spec, SlidingSpec) else position
-            yield position, layer, np.concatenate([a[0, :, slot] for a in arrays], axis=-1)
+            if len(arrays) == 5 and position >= arrays[4][0]:
+                pair_at, slot = arrays[2:4], position - arrays[4][0]
+            else:
+                pair_at, slot = arrays[:2], position % spec.capacity if isinstance(spec, SlidingSpec) else position
+            yield position, layer, np.concatenate([a[0, :, slot] for a in pair_at], axis=-1)
 
 
 def assert_keys_are_plain(pair: Pair, state: DecodeState, keys: list[dict[int, np.ndarray]]) -> None:
@@ -94,7 +102,7 @@ def test_any_interleaving_of_rounds_and_rollbacks_leaves_the_keys_of_a_plain_run
     drafter = ScriptedDrafter([text], lambda _: right, 512)
     parts = RoundParts(pair.target, drafter, SameText(), Sampler([SamplingParams()]))
     state, at = prefill(pair.target, text[:length], Device(), chunk), length - 1
-    furthest = at
+    furthest = settled = at
     for kind, amount, right in moves:  # noqa: B007 - the drafter's script reads `right`
         if kind == "back":
             at = max(length - 1, at - amount, furthest - 8)  # a rollback never goes further than the ring's slack
@@ -102,6 +110,10 @@ def test_any_interleaving_of_rounds_and_rollbacks_leaves_the_keys_of_a_plain_run
             continue
         if at + amount + 1 >= len(text):
             break
+        if at + amount + 1 - settled > TAIL:
+            settled = at
+            caches = (s.settle(b, [at]) for s, b in zip(pair.target.specs, state.caches, strict=True))
+            state = state._replace(caches=tuple(caches))
         caches = tuple(
             s.with_capacity(b, at + amount + 1) for s, b in zip(pair.target.specs, state.caches, strict=True)
         )
@@ -115,10 +127,11 @@ def test_any_interleaving_of_rounds_and_rollbacks_leaves_the_keys_of_a_plain_run
         assert_keys_are_plain(pair, state, keys)
 
 
-def test_ring_mask_shows_exactly_the_window_of_each_row():
-    spec = SlidingSpec(window=4, slack=4)
+def test_a_ring_shows_each_row_exactly_its_window():
+    spec = SlidingSpec(StockOperations(), window=4, slack=4)
+    lengths = mx.array([0, 3, 21], dtype=mx.int32)
 
-    mask = np.array(ring_mask(spec, mx.array([0, 3, 21]), rows=3))
+    mask = np.array(spec.decode_view((), lengths).make_mask(3))
 
     for row, length in enumerate([0, 3, 21]):
         for i in range(3):
@@ -128,20 +141,64 @@ def test_ring_mask_shows_exactly_the_window_of_each_row():
 
 
 def test_full_buffers_grow_in_steps_and_keep_what_they_hold():
+    spec = FullSpec(StockOperations())
     buffers = (mx.ones((1, 1, 256, 2)), mx.ones((1, 1, 256, 2)))
 
-    assert FullSpec().with_capacity(buffers, 256)[0] is buffers[0]
-    grown = FullSpec().with_capacity(buffers, 300)
+    assert spec.with_capacity(buffers, 256)[0] is buffers[0]
+    grown = spec.with_capacity(buffers, 300)
     assert grown[0].shape == (1, 1, 512, 2)
     assert mx.sum(grown[0]).item() == 512
+    large = (mx.ones((1, 1, 8192, 2)), mx.ones((1, 1, 8192, 2)))
+    assert spec.with_capacity(large, 8193)[0].shape == (1, 1, 10240, 2)  # by a quarter: few copies of much
 
 
 def test_attention_rollback_returns_the_very_same_buffers():
     buffers = (mx.zeros((1, 1, 8, 2)), mx.zeros((1, 1, 8, 2)))
+    stock = StockOperations()
 
-    for spec in (FullSpec(), SlidingSpec(4, 4)):
+    for spec in (FullSpec(stock), SlidingSpec(stock, 4, 4), TailedSpec(stock)):
         back = spec.rollback(buffers, spec.checkpoint(buffers), mx.array([0]))
         assert back is buffers  # nothing is moved: zero bytes
+
+
+def test_settling_moves_the_tail_into_the_history_and_changes_nothing_that_is_seen():
+    spec, rows, dim = TailedSpec(best_operations()), 5, 16
+    keys = mx.random.normal((2, 1, 300 + rows, dim), key=mx.random.key(0))
+    length = mx.array([300, 120], dtype=mx.int32)
+    buffers = spec.with_tail((keys[:, :, :300], keys[:, :, :300]), length)
+    view = spec.decode_view(buffers, length)
+    view.update(keys[:, :, 300:], keys[:, :, 300:])
+    queries = mx.random.normal((2, 1, 2, dim), key=mx.random.key(1))
+
+    def seen(buffers):
+        return spec.decode_view(buffers, length + rows - 1).attend(queries, 1.0)
+
+    before = seen(view.buffers)
+    settled = spec.settle(view.buffers, [300 + rows, 120 + rows])
+
+    assert settled[4].tolist() == [305, 125]
+    assert mx.array_equal(seen(settled), before)
+    assert settled[0].shape[2] >= 305
+
+
+@pytest.mark.skipif(native() is None, reason="the CPU kernels are not built here")
+def test_bytes_copied_per_round_do_not_grow_with_the_context():
+    """Rounds in flight hold what they read, so each write copies its buffer: that must be the small tail."""
+    copied = {}
+    for length in (600, 6000):
+        target = pilotfish.load("nano").model.target
+        row, device = Row(length, TAIL), Device()
+        state = prefill(target, [7 + i % 900 for i in range(length)], device)
+        loop = DecodeLoop(
+            RoundParts(target, None, SameText(), Sampler([SamplingParams()])), FixedDepth(0), state, [row], device
+        )
+        native().take_copied_bytes()
+        for _ in loop.steps():
+            pass
+        copied[length] = native().take_copied_bytes() / len(row.tokens)
+
+    assert copied[6000] < 2e6
+    assert copied[6000] < 1.5 * copied[600]
 
 
 def test_running_state_cannot_be_rolled_back():
@@ -157,4 +214,4 @@ def test_a_cache_class_that_cannot_be_held_is_refused_by_name():
     from mlx_lm.models.cache import RotatingKVCache
 
     with pytest.raises(UnsupportedModelError, match="RotatingKVCache"):
-        specs_for([RotatingKVCache(max_size=8, keep=4)], 4)
+        specs_for([RotatingKVCache(max_size=8, keep=4)], 4, StockOperations(), False)

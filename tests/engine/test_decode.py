@@ -56,7 +56,8 @@ def test_a_round_evaluates_nothing(e2b: Pair, rule: str, params: SamplingParams)
     shapes = []
 
     def traced(length, token, hidden, *flat):
-        caches = tuple(zip(flat[::2], flat[1::2], strict=True))
+        arrays = iter(flat)
+        caches = tuple(tuple(next(arrays) for _ in buffers) for buffers in state.caches)
         result = run_round(parts, DecodeState(length, token, hidden, caches), 3)
         shapes.extend([result.tokens.shape, result.accepted.shape])
         return length

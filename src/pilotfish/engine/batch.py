@@ -10,14 +10,15 @@ from collections.abc import Sequence
 import mlx.core as mx
 
 from pilotfish.engine.caches import CacheSpec
-from pilotfish.engine.state import Buffers, DecodeState
+from pilotfish.engine.state import DecodeState
 
 
 def join(specs: Sequence[CacheSpec], states: Sequence[DecodeState]) -> DecodeState:
     """One state of B rows from states of any number of rows; full-attention buffers are padded to the longest."""
     if len(states) == 1:
         return states[0]
-    caches = tuple(_join_buffers(spec, [s.caches[i] for s in states]) for i, spec in enumerate(specs))
+    lengths = [s.length for s in states]
+    caches = tuple(spec.join([s.caches[i] for s in states], lengths) for i, spec in enumerate(specs))
     return DecodeState(
         length=mx.concatenate([s.length for s in states]),
         token=mx.concatenate([s.token for s in states]),
@@ -35,16 +36,3 @@ def select(state: DecodeState, rows: Sequence[int]) -> DecodeState:
         hidden=state.hidden[index],
         caches=tuple(tuple(b[index] for b in buffers) for buffers in state.caches),
     )
-
-
-def _join_buffers(spec: CacheSpec, parts: Sequence[Buffers]) -> Buffers:
-    filled = [p for p in parts if p]
-    if not filled:
-        return ()
-    slots = max(p[0].shape[2] for p in filled)
-    out = []
-    for j, like in enumerate(filled[0]):
-        empty = mx.zeros((1, like.shape[1], slots, like.shape[3]), dtype=like.dtype)
-        rows = [spec.with_capacity(p, slots)[j] if p else empty for p in parts]
-        out.append(mx.concatenate(rows))
-    return tuple(out)

@@ -149,11 +149,17 @@ class DecodeLoop:
         self._state, self._live = state, list(rows)
         self._in_flight: deque[_InFlight] = deque()
         self._first = True
+        self._settled = [row.length for row in self._live]  # lengths when the caches' tails were last empty
+        self._tail = min((spec.tail for spec in parts.target.specs if spec.tail), default=0)
 
     def steps(self) -> Iterator[list[Committed]]:
         """Yield what each round committed, by row, one round after it was dispatched."""
         while self._live:
             while len(self._in_flight) < 2 and self._another_is_needed():
+                if not self._another_fits():
+                    if self._in_flight:
+                        break  # the tails are full: let the device finish, then settle
+                    self._settle()
                 self._dispatch()
             yield self._read()
             self._retire()
@@ -163,10 +169,25 @@ class DecodeLoop:
         del row.tokens[kept:], row.drafted[kept:]
         row.finish_reason = "stop"
 
+    def _ahead(self) -> int:
+        """The most tokens that a row may gain in the rounds in flight."""
+        return sum(flight.depth + 1 for flight in self._in_flight)
+
+    def _another_fits(self) -> bool:
+        used = max(row.length - settled for row, settled in zip(self._live, self._settled, strict=True))
+        return not self._tail or used + self._ahead() + self.parts.target.max_depth + 1 <= self._tail
+
+    def _settle(self) -> None:
+        """Move the caches' tails into their histories. Nothing is in flight, so nothing else holds the buffers."""
+        self._settled = [row.length for row in self._live]
+        specs = self.parts.target.specs
+        caches = tuple(s.settle(b, self._settled) for s, b in zip(specs, self._state.caches, strict=True))
+        self._state = self._state._replace(caches=caches)
+
     def _dispatch(self) -> None:
         depth = 0 if self._first else self.policy.next_depth()  # right after prefill there is no hidden state yet
         self._first = False
-        tokens = max(row.length for row in self._live) + sum(f.depth + 1 for f in self._in_flight) + depth + 1
+        tokens = max(row.length for row in self._live) + self._ahead() + depth + 1
         caches = tuple(
             s.with_capacity(b, tokens) for s, b in zip(self.parts.target.specs, self._state.caches, strict=True)
         )
@@ -206,6 +227,7 @@ class DecodeLoop:
             )
         keep = [i for i, row in enumerate(self._live) if not row.finish_reason]
         self._live = [self._live[i] for i in keep]
+        self._settled = [self._settled[i] for i in keep]
         if keep:
             self._state = batch.select(self._state, keep)
             self.parts = replace(self.parts, sampler=self.parts.sampler.select(keep))

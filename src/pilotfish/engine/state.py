@@ -7,7 +7,7 @@ from typing import NamedTuple
 import mlx.core as mx
 
 Buffers = tuple[mx.array, ...]
-"""Arrays of one layer's cache; for attention (keys, values), each (B, kv_heads, slots, head_dim)."""
+"""Arrays of one layer's cache, batch first; for attention keys, values and maybe more (see the spec)."""
 
 
 # Streams of sampling noise: the text's own, and those that the `rejection` rule draws drafts and decisions from.

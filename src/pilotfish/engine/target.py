@@ -8,9 +8,10 @@ from typing import Any, NamedTuple, Protocol
 import mlx.core as mx
 from mlx_lm.models import gemma4, gemma4_text
 from mlx_lm.models.cache import make_prompt_cache
-from mlx_lm.models.gemma4_text import logit_softcap
 
-from pilotfish.engine.caches import CacheSpec, SlidingSpec, specs_for
+from pilotfish.engine.caches import CacheSpec, specs_for
+from pilotfish.engine.gemma4 import Gemma4Network
+from pilotfish.kernels.operations import Operations
 
 
 class TargetOutput(NamedTuple):
@@ -46,9 +47,10 @@ def ring_slack(max_depth: int) -> int:
 class PlainTarget:
     """Any mlx-lm model: logits only, so it decodes plainly or with drafters that need no hidden state."""
 
-    def __init__(self, model: Any, max_depth: int) -> None:
-        self.model, self.max_depth = model, max_depth
-        self.specs = specs_for(make_prompt_cache(model), ring_slack(max_depth))
+    def __init__(self, model: Any, max_depth: int, operations: Operations) -> None:
+        self.model, self.max_depth, self.operations = model, max_depth, operations
+        own = isinstance(self, Gemma4Target)
+        self.specs = specs_for(make_prompt_cache(model), ring_slack(max_depth), operations, own)
         self.vocab_size = int(model.args.vocab_size)
 
     @property
@@ -63,10 +65,11 @@ class PlainTarget:
 class Gemma4Target(PlainTarget):
     """Gemma 4 gives out what its assistant needs: hidden states, scaled embeddings and two layers' keys and values."""
 
-    def __init__(self, model: gemma4.Model | gemma4_text.Model, max_depth: int) -> None:
-        super().__init__(model, max_depth)
-        self.text: gemma4_text.Model = getattr(model, "language_model", model)
-        self.config: gemma4_text.ModelArgs = self.text.args
+    def __init__(self, model: gemma4.Model | gemma4_text.Model, max_depth: int, operations: Operations) -> None:
+        super().__init__(model, max_depth, operations)
+        text: gemma4_text.Model = getattr(model, "language_model", model)
+        self.network = Gemma4Network(text, operations)
+        self.config: gemma4_text.ModelArgs = text.args
         self.vocab_size = int(self.config.vocab_size)
 
     @property
@@ -74,34 +77,21 @@ class Gemma4Target(PlainTarget):
         return int(self.config.hidden_size)
 
     def forward(self, tokens: mx.array, views: Sequence[Any]) -> TargetOutput:
-        hidden = self.text.model(tokens, cache=list(views))
-        return TargetOutput(self.head(hidden), hidden)
-
-    def head(self, hidden: mx.array) -> mx.array:
-        """(B, N, hidden) after the final norm -> (B, N, vocab) soft-capped logits."""
-        tied = self.text.tie_word_embeddings
-        logits: mx.array = self.text.model.embed_tokens.as_linear(hidden) if tied else self.text.lm_head(hidden)
-        cap = self.text.final_logit_softcapping
-        return logits if cap is None else logit_softcap(cap, logits)
+        hidden = self.network(tokens, views)
+        return TargetOutput(self.network.head(hidden), hidden)
 
     def embed(self, tokens: mx.array) -> mx.array:
         """(B, N) int32 -> (B, N, hidden) input embeddings, scaled as the target scales them."""
-        embedded: mx.array = self.text.model.embed_tokens(tokens) * self.text.model.embed_scale
-        return embedded
+        return self.network.embed(tokens)
 
     def donor(self, kind: str) -> int:
         """Index of the cache that `kind` ("full_attention", "sliding_attention") layers of a drafter read."""
         owners = self.config.layer_types[: len(self.specs)]
         return max(i for i, layer_type in enumerate(owners) if layer_type == kind)
 
-    def sliding_spec(self) -> SlidingSpec:
-        spec = self.specs[self.donor("sliding_attention")]
-        assert isinstance(spec, SlidingSpec)
-        return spec
 
-
-def wrap(model: Any, max_depth: int) -> PlainTarget:
-    """The target for a model that mlx-lm has loaded."""
+def wrap(model: Any, max_depth: int, operations: Operations) -> PlainTarget:
+    """The target for a model that mlx-lm has loaded. `operations` are what Gemma 4 is computed with."""
     if isinstance(model, gemma4.Model | gemma4_text.Model):
-        return Gemma4Target(model, max_depth)
-    return PlainTarget(model, max_depth)
+        return Gemma4Target(model, max_depth, operations)
+    return PlainTarget(model, max_depth, operations)

@@ -10,7 +10,22 @@ rows. That is what makes a verify pass give the very logits that plain decoding 
 
 from __future__ import annotations
 
+from pilotfish.kernels.choice import best_operations
 from pilotfish.kernels.layers import Installed, install, uninstall
-from pilotfish.kernels.operations import small_batch_attention, small_batch_qmm
+from pilotfish.kernels.small_batch import (
+    small_batch_attention,
+    small_batch_gather_qmm,
+    small_batch_matmul,
+    small_batch_qmm,
+)
 
-__all__ = ["Installed", "install", "small_batch_attention", "small_batch_qmm", "uninstall"]
+__all__ = [
+    "Installed",
+    "best_operations",
+    "install",
+    "small_batch_attention",
+    "small_batch_gather_qmm",
+    "small_batch_matmul",
+    "small_batch_qmm",
+    "uninstall",
+]

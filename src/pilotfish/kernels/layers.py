@@ -10,12 +10,13 @@ from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
-from mlx_lm.models import gemma4_text
+from mlx_lm.models import gemma4_text, switch_layers
 
-from pilotfish.kernels.cpu import native
-from pilotfish.kernels.operations import on_cpu, small_batch_attention, small_batch_qmm
+from pilotfish.kernels.choice import best_operations
+from pilotfish.kernels.small_batch import FLOATS
+from pilotfish.kernels.weights import weights_of
 
-SMALL_ROWS = 32  # a pass of more rows a sequence is a prefill and takes MLX's attention
+PREPARED = "_pilotfish_weights"  # where a layer keeps its prepared weights; the underscore hides it from MLX
 
 
 @dataclass(frozen=True)
@@ -26,116 +27,116 @@ class Installed:
     left: dict[str, str]
 
 
-class SmallBatchLinear(nn.QuantizedLinear):
-    """A quantized linear layer through `small_batch_qmm`."""
+def _project(layer: Any, x: mx.array) -> mx.array:
+    operations = best_operations()
+    prepared = layer.__dict__.get(PREPARED)
+    if prepared is None or prepared[0] is not layer["weight"]:  # new weights were loaded, or none prepared yet
+        prepared = (layer["weight"], operations.prepare(weights_of(layer)))
+        layer.__dict__[PREPARED] = prepared
+    return operations.project(x, [prepared[1]])
+
+
+class SmallBatchLinear(nn.Linear):
+    """A linear layer through `small_batch_matmul`."""
 
     def __call__(self, x: mx.array) -> mx.array:
-        out = small_batch_qmm(x, self["weight"], self["scales"], self.get("biases"),
-                              group_size=self.group_size, bits=self.bits, mode=self.mode)  # fmt: skip
+        out = _project(self, x)
         return out + self["bias"] if "bias" in self else out
 
 
-class SmallBatchEmbedding(nn.QuantizedEmbedding):
-    """A quantized embedding whose use as an output head goes through `small_batch_qmm`."""
+class SmallBatchQuantizedLinear(nn.QuantizedLinear):
+    """A quantized linear layer through `small_batch_qmm`."""
+
+    __call__ = SmallBatchLinear.__call__
+
+
+class SmallBatchEmbedding(nn.Embedding):
+    """An embedding whose use as an output head goes through `small_batch_matmul`."""
 
     def as_linear(self, x: mx.array) -> mx.array:
         """(..., hidden) -> (..., vocab)."""
-        return small_batch_qmm(x, self["weight"], self["scales"], self.get("biases"),
-                               group_size=self.group_size, bits=self.bits, mode=self.mode)  # fmt: skip
+        return _project(self, x)
+
+
+class SmallBatchQuantizedEmbedding(nn.QuantizedEmbedding):
+    """A quantized embedding whose use as an output head goes through `small_batch_qmm`."""
+
+    as_linear = SmallBatchEmbedding.as_linear
+
+
+class SmallBatchExperts(switch_layers.QuantizedSwitchLinear):
+    """Expert layers through `small_batch_gather_qmm`."""
+
+    def __call__(self, x: mx.array, indices: mx.array, sorted_indices: bool = False) -> mx.array:
+        return _gather(self, x, indices)
+
+
+class SmallBatchDenseExperts(switch_layers.SwitchLinear):
+    """Unquantized expert layers."""
+
+    def __call__(self, x: mx.array, indices: mx.array, sorted_indices: bool = False) -> mx.array:
+        return _gather(self, x, indices)
+
+
+def _gather(layer: Any, x: mx.array, indices: mx.array) -> mx.array:
+    """mlx-lm's convention: x (..., 1, 1, K), (..., picks, 1, K) or, sorted, (tokens, 1, K) with indices (tokens)."""
+    operations = best_operations()
+    stack = operations.prepare(weights_of(layer))
+    if indices.ndim == x.ndim - 2:
+        rows = x[..., 0, :] if x.shape[-3] == indices.shape[-1] else x[..., 0, 0, :]
+        out = operations.gather(rows, indices, stack)[..., None, :]
+    else:
+        out = operations.gather(x[..., 0, :], indices[..., None], stack)
+    return out + mx.expand_dims(layer["bias"][indices], -2) if "bias" in layer else out
 
 
 class FusedNorm(nn.RMSNorm):
     """RMS norm as one operation."""
 
     def __call__(self, x: mx.array) -> mx.array:
-        return _norm(x, self["weight"], self.eps)
+        return best_operations().rms_norm(x, self["weight"], self.eps)
 
 
 class FusedPlainNorm(gemma4_text.RMSNormNoScale):
     """RMS norm without weight as one operation."""
 
     def __call__(self, x: mx.array) -> mx.array:
-        return _norm(x, None, self.eps)
-
-
-class FusedMLP(gemma4_text.MLP):
-    """Gemma's gated feed-forward with gate and product as one operation."""
-
-    def __call__(self, x: mx.array) -> mx.array:
-        gate, up = self.gate_proj(x), self.up_proj(x)
-        wide = _compiled().geglu(gate.astype(mx.float32), up.astype(mx.float32))
-        out: mx.array = self.down_proj(wide.astype(x.dtype))
-        return out
-
-
-class FusedAttention(gemma4_text.Attention):
-    """Gemma 4's attention for a few rows: rotation and attention as one operation each."""
-
-    def __call__(self, x: mx.array, mask: Any = None, cache: Any = None, shared_kv: Any = None,
-                 offset: Any = None) -> Any:  # fmt: skip
-        at = offset if cache is None else cache.offset
-        if x.shape[1] > SMALL_ROWS or not _is_per_row(at):
-            return super().__call__(x, mask, cache, shared_kv, offset)
-        queries = self.q_norm(self._heads(self.q_proj(x)))
-        if shared_kv is not None:
-            keys, values = shared_kv
-        else:
-            offset = at
-            raw = self._heads(self.k_proj(x))
-            values = raw if self.use_k_eq_v else self._heads(self.v_proj(x))
-            keys = self._rotate(self.k_norm(raw), offset)
-            keys, values = cache.update_and_fetch(keys, self.v_norm(values).transpose(0, 2, 1, 3))
-        out = small_batch_attention(self._rotate(queries, offset), keys, values, mask, scale=self.scale)
-        return self.o_proj(out), (keys, values), offset
-
-    def _heads(self, x: mx.array) -> mx.array:
-        return x.reshape(*x.shape[:2], -1, self.head_dim)
-
-    def _rotate(self, x: mx.array, offset: mx.array) -> mx.array:
-        """(B, L, heads, D) -> (B, heads, L, D), turned by position."""
-        turned: mx.array = _compiled().rope(x.astype(mx.float32), offset.astype(mx.int32), self._frequencies())
-        return turned.astype(x.dtype)
-
-    def _frequencies(self) -> mx.array:
-        """(D / 2) float32 radians per position; MLX's `freqs` are the reciprocals, infinite where nothing turns."""
-        if "_pilotfish_frequencies" not in self:
-            rope = self.rope
-            if isinstance(rope, nn.RoPE):
-                exponents = mx.arange(0, rope.dims, 2, dtype=mx.float32) / rope.dims
-                periods = rope.base**exponents / rope.scale
-            else:
-                periods = rope._freqs
-            self._pilotfish_frequencies = 1.0 / periods
-        frequencies: mx.array = self._pilotfish_frequencies
-        return frequencies
+        return best_operations().rms_norm(x, None, self.eps)
 
 
 REPLACEMENTS: dict[type, type] = {
-    nn.QuantizedLinear: SmallBatchLinear,
-    nn.QuantizedEmbedding: SmallBatchEmbedding,
+    nn.Linear: SmallBatchLinear,
+    nn.QuantizedLinear: SmallBatchQuantizedLinear,
+    nn.Embedding: SmallBatchEmbedding,
+    nn.QuantizedEmbedding: SmallBatchQuantizedEmbedding,
+    switch_layers.SwitchLinear: SmallBatchDenseExperts,
+    switch_layers.QuantizedSwitchLinear: SmallBatchExperts,
     nn.RMSNorm: FusedNorm,
     gemma4_text.RMSNormNoScale: FusedPlainNorm,
-    gemma4_text.MLP: FusedMLP,
-    gemma4_text.Attention: FusedAttention,
 }
 ORIGINALS = {ours: theirs for theirs, ours in REPLACEMENTS.items()}
 
 
 def install(model: nn.Module) -> Installed:
-    """Make the layers of `model` use the kernels, where this machine has them. Idempotent."""
+    """Make the layers of `model` use the kernels, where this machine has them. Idempotent.
+
+    Swaps linear layers, embeddings used as heads, expert layers and RMS norms, quantized or not; leaves what holds
+    weights in other types, subclasses with behaviour of their own, and everything where there are no kernels.
+    """
     swapped, left = [], {}
-    available = on_cpu() and native() is not None
+    available = best_operations().name != "stock"
     for path, module in model.named_modules():
         ours = REPLACEMENTS.get(type(module))
         if ours is None:
-            if isinstance(module, nn.Linear):
-                left[path] = "not quantized"
-            continue
-        if not available:
-            left[path] = "no compiled kernels for this device"
-            continue
-        module.__class__ = ours
-        swapped.append(path)
+            if type(module) not in ORIGINALS and isinstance(module, nn.Linear | nn.QuantizedLinear):
+                left[path] = f"a {type(module).__name__} may compute something of its own"
+        elif not available:
+            left[path] = "no kernels for this device"
+        elif "scales" not in module and "weight" in module and module["weight"].dtype not in FLOATS:
+            left[path] = f"its weights are {module['weight'].dtype}"
+        else:
+            module.__class__ = ours
+            swapped.append(path)
     return Installed(tuple(swapped), left)
 
 
@@ -145,21 +146,4 @@ def uninstall(model: nn.Module) -> None:
         theirs = ORIGINALS.get(type(module))
         if theirs is not None:
             module.__class__ = theirs
-
-
-def _is_per_row(offset: Any) -> bool:
-    """Whether positions lie on the device, a length for each row of the batch: a decode pass, not a prefill."""
-    return isinstance(offset, mx.array) and offset.ndim == 1
-
-
-def _compiled() -> Any:
-    """The extension; `install` swaps nothing where it is missing."""
-    extension = native()
-    assert extension is not None, "a layer was swapped without compiled kernels"
-    return extension
-
-
-def _norm(x: mx.array, weight: mx.array | None, eps: float) -> mx.array:
-    w = None if weight is None else weight.astype(mx.float32)
-    out: mx.array = _compiled().rms_norm(x.astype(mx.float32), w, eps)
-    return out.astype(x.dtype)
+            module.__dict__.pop(PREPARED, None)

@@ -1,60 +1,95 @@
-"""The kernels as functions: arguments checked here, work done by the best form this machine has."""
+"""What a decoder layer is made of, as operations that each device implements in its own way.
+
+Contract of every implementation: *row i of a result depends only on row i of the input*, bit for bit, whatever the
+number of rows, the size of the buffers or the moment at which they grew.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol
+
 import mlx.core as mx
 
-from pilotfish.kernels.cpu import native
+from pilotfish.kernels.weights import Weights
+
+Prepared = Any
+"""`Weights` in the form that an implementation keeps; made once by `Operations.prepare`."""
 
 
-def small_batch_qmm(
-    x: mx.array,
-    w: mx.array,
-    scales: mx.array,
-    biases: mx.array | None = None,
-    *,
-    group_size: int,
-    bits: int,
-    mode: str = "affine",
-) -> mx.array:
-    """x (..., K) times the transpose of a quantized (N, K) matrix -> (..., N) in x's dtype, sums in float32.
+class Residual(NamedTuple):
+    """What ends half a layer: (stream + norm(product) * weight) * scale."""
 
-    w, scales, biases: as `mx.quantize` gives them; affine 2/3/4/5/6/8 bits, mxfp4, mxfp8, nvfp4.
-    Raises ValueError naming the shapes where they do not fit together.
+    stream: mx.array  # (..., n)
+    weight: mx.array  # (n)
+    eps: float
+    scale: mx.array | None = None  # (1)
+
+
+class Runs(NamedTuple):
+    """Where keys and values lie, each (B, kv_heads, slots, head_dim).
+
+    One run whose slot 0 holds position `first`; or a run from 0 and a tail that begins at position start[b]; or, with
+    `ring`, one buffer in which position p lies in slot p % slots.
     """
-    k, n = w.shape[-1] * 32 // bits, w.shape[0]
-    if w.ndim != 2 or x.shape[-1] != k or scales.shape != (n, k // group_size):
-        raise ValueError(
-            f"x {x.shape}, w {w.shape} and scales {scales.shape} do not fit together at {bits} bits in groups of "
-            f"{group_size}: w stands for ({n}, {k}), so x must end in {k} and scales be ({n}, {k // group_size})"
-        )
-    extension = native() if on_cpu() else None
-    if extension is None or x.size == 0:
-        wide = x.astype(mx.float32)  # stock CPU kernels sum in the dtype of x
-        out: mx.array = mx.quantized_matmul(wide, w, scales, biases, group_size=group_size, bits=bits, mode=mode)
-        return out.astype(x.dtype)
-    rows = x.reshape(-1, k).astype(mx.float32)
-    out = extension.qmm(rows, w, scales, biases, group_size, bits, mode)
-    return out.reshape(*x.shape[:-1], n).astype(x.dtype)
+
+    keys: tuple[mx.array, ...]
+    values: tuple[mx.array, ...]
+    start: mx.array | None = None  # (B,) int32
+    first: int = 0
+    ring: bool = False
 
 
-def small_batch_attention(q: mx.array, k: mx.array, v: mx.array, mask: mx.array, *, scale: float) -> mx.array:
-    """Few query rows against a long cache, read in place.
+class Operations(Protocol):
+    """The operations of one device. All are lazy."""
 
-    q (B, heads, L, D), k and v (B, kv_heads, S, D), mask (B, 1, L, S) bool -> (B, L, heads * D) in q's dtype.
-    Slots that no row sees are not read past the last one seen; masked slots weigh exactly nothing, so the size of the
-    buffer and the other rows do not change a row. D must be a multiple of 16.
-    """
-    extension = native() if on_cpu() else None
-    if extension is None or q.shape[-1] % 16:
-        rows = mx.fast.scaled_dot_product_attention(q, k, v, scale=scale, mask=mask)
-        return rows.transpose(0, 2, 1, 3).reshape(q.shape[0], q.shape[2], -1)
-    mask = mx.broadcast_to(mask, (q.shape[0], 1, q.shape[2], k.shape[2]))
-    q32, k32, v32 = (a.astype(mx.float32) for a in (q, k, v))
-    out: mx.array = extension.attention(q32, k32, v32, mask, scale)
-    return out.astype(q.dtype)
+    name: str
+    reads_tails: bool  # whether `attention` takes a run and a tail without copying them together
 
+    def prepare(self, weights: Weights) -> Prepared:
+        """Weights, ready for the other operations."""
 
-def on_cpu() -> bool:
-    """Whether MLX computes on the CPU, the only device that has compiled kernels so far."""
-    return mx.default_device().type == mx.DeviceType.cpu
+    def project(
+        self, x: mx.array, matrices: Sequence[Prepared], *, norm: tuple[mx.array, float] | None = None,
+        gated: bool = False, times: tuple[mx.array, int] | None = None, residual: Residual | None = None,
+        cap: float = 0.0,
+    ) -> mx.array:  # fmt: skip
+        """x (..., k) times the transposes of matrices (n_i, k), side by side -> (..., sum of n_i) in x's dtype.
+
+        norm: (weight (k), eps), an RMS norm of x before. After the products at most one of:
+        gated: gelu(x gate) * (x up), for matrices (gate, up) -> (..., n). times: (values (..., parts, n), part):
+        gelu(x w) * values[..., part, :]. residual: see `Residual`. cap: tanh(out / cap) * cap.
+        """
+
+    def gather(self, x: mx.array, indices: mx.array, stack: Prepared) -> mx.array:
+        """x (..., k), or (..., picks, k), times the experts (of a stack (experts, n, k)) that indices (..., picks) name
+        -> (..., picks, n)."""
+
+    def lookup(self, ids: mx.array, table: Prepared, scale: float, dtype: mx.Dtype) -> mx.array:
+        """Rows of a table (n, k) that ids (...) name, times `scale` -> (..., k) in `dtype`."""
+
+    def rms_norm(self, x: mx.array, weight: mx.array | None, eps: float) -> mx.array:
+        """x / rms(x) * weight over the last axis."""
+
+    def heads(
+        self, x: mx.array, q_weight: mx.array, k_weight: mx.array | None, offset: mx.array, rotation: Any, *,
+        head_dim: int, kv_heads: int, shared: bool, eps: float,
+    ) -> tuple[mx.array, ...]:  # fmt: skip
+        """Split (B, L, (heads + kv_heads [+ kv_heads]) * head_dim), norm each head, turn queries and keys.
+
+        Row i of sequence b stands at offset[b] + i; `rotation` is a `Rotation`. `shared`: values are the keys before
+        norm and rotation, and x has no part for them. kv_heads 0: queries only.
+        -> queries (B, L, heads, head_dim), then keys and values (B, kv_heads, L, head_dim).
+        """
+
+    def write(
+        self, keys: mx.array, values: mx.array, new_keys: mx.array, new_values: mx.array, length: mx.array,
+        start: mx.array | None = None, ring: int = 0,
+    ) -> tuple[mx.array, mx.array]:  # fmt: skip
+        """Buffers (B, kv_heads, slots, head_dim) with row i of new_* at slot (length[b] - start[b] + i), % ring."""
+
+    def attention(self, q: mx.array, runs: Runs, length: mx.array, window: int | None, scale: float) -> mx.array:
+        """q (B, L, heads, head_dim) against all that rows see -> (B, L, heads * head_dim).
+
+        Row i of sequence b stands at length[b] + i and sees `window` positions up to its own (None: all).
+        """

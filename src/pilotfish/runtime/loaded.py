@@ -17,8 +17,9 @@ from pilotfish.engine.decode import Device, Progress
 from pilotfish.engine.drafters import Drafter
 from pilotfish.engine.drafters.gemma4_assistant import AssistantArgs, AssistantModel, Gemma4Assistant
 from pilotfish.engine.target import Gemma4Target, PlainTarget, wrap
-from pilotfish.errors import CheckpointError, DraftingUnsupportedError, OptionError
-from pilotfish.kernels import install
+from pilotfish.errors import CheckpointError, DraftingUnsupportedError, OptionError, UnsupportedModelError
+from pilotfish.kernels import best_operations, install
+from pilotfish.kernels.stock import StockOperations
 from pilotfish.runtime.completion import Clock, complete
 from pilotfish.runtime.request import DEFAULT_DEPTH, Completion, Event, Prepared, Request
 from pilotfish.store import checkpoint, names
@@ -164,13 +165,14 @@ def load(
         raise OptionError(f"kernels is {kernels!r}; it must be auto or stock")
     path, compute = names.resolve(str(model)), _dtype(dtype)
     network, config = checkpoint.load_target(path, compute)
-    target = wrap(network, max_depth)
+    operations = best_operations() if kernels == "auto" else StockOperations()
+    if operations.name == "stock":
+        _refuse_global_scales_on_cpu(path, network)
+    target = wrap(network, max_depth, operations)
     drafter_path = _drafter_path(path, draft)
     drafter = None if drafter_path is None else _load_drafter(drafter_path, target, str(model), compute)
-    if kernels == "auto":
+    if kernels == "auto" and not isinstance(target, Gemma4Target):
         install(network)
-        if drafter is not None:
-            install(drafter.model)
     generation = checkpoint.read_generation_config(path)
     tokenizer = _load_tokenizer(path)
     return Engine(
@@ -214,6 +216,17 @@ def _load_drafter(path: Path, target: PlainTarget, name: str, dtype: mx.Dtype | 
     if not isinstance(target, Gemma4Target):
         raise DraftingUnsupportedError(f"{path} drafts for Gemma 4 only, and {name} is another family")
     return Gemma4Assistant(network, target)
+
+
+def _refuse_global_scales_on_cpu(path: Path, network: Any) -> None:
+    if mx.default_device().type != mx.DeviceType.cpu:
+        return
+    for name, module in network.named_modules():
+        if module.get("global_scale") is not None:
+            raise UnsupportedModelError(
+                f"{path}: {name} has a global scale, which MLX's own operations compute on a GPU only; use "
+                'kernels="auto" with the compiled CPU kernels, or convert the model without global scales'
+            )
 
 
 def _load_tokenizer(path: Path) -> Any:

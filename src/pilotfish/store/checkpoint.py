@@ -135,19 +135,8 @@ def _load(path: Path, config: Config, override: Config, classes: ModelClasses | 
         mx.eval(model.parameters())
     except (ValueError, KeyError, TypeError, AttributeError, RuntimeError) as error:
         raise CheckpointError(f"cannot load {path}: {' '.join(str(error).split())}") from error
-    _refuse_global_scales_on_cpu(path, model)
     loaded: nn.Module = model
     return loaded
-
-
-def _refuse_global_scales_on_cpu(path: Path, model: nn.Module) -> None:
-    if mx.default_device().type != mx.DeviceType.cpu:
-        return
-    for name, module in model.named_modules():
-        if module.get("global_scale") is not None:
-            raise UnsupportedModelError(
-                f"{path}: {name} has a global scale, which MLX computes on a GPU only; convert it without global scales"
-            )
 
 
 def check_weight_files(path: Path) -> None:

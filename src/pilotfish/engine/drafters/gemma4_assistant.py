@@ -14,11 +14,14 @@ import mlx.nn as nn
 from mlx_lm.models import gemma4_text
 from mlx_lm.models.base import BaseModelArgs
 
-from pilotfish.engine.caches import FullSpec, ring_mask
+from pilotfish.engine.caches import View
 from pilotfish.engine.drafters import Propose
+from pilotfish.engine.gemma4 import DecoderLayer
 from pilotfish.engine.state import DecodeState, Draft
 from pilotfish.engine.target import Gemma4Target
 from pilotfish.errors import DrafterMismatchError
+from pilotfish.kernels.operations import Operations
+from pilotfish.kernels.weights import weights_of
 
 # The query stands at the last position that has keys (serving engines do this); 0 would be the fed token's own
 # position (`transformers`). Only acceptance depends on it; no difference was measured on a trained pair.
@@ -46,12 +49,11 @@ class OrderedHead(nn.Module):
         self.token_ordering = mx.zeros((vocab,), dtype=mx.int32)
         self._clusters, self._top_k = args.num_centroids, args.centroid_intermediate_top_k
 
-    def candidates(self, h: mx.array) -> mx.array:
-        """(B, 1, hidden) -> (B, 1, M) int32 token ids of the best clusters."""
-        scores = self.centroids(h)
+    def candidates(self, scores: mx.array) -> mx.array:
+        """(B, 1, clusters) scores -> (B, 1, M) int32 token ids of the best clusters."""
         best = mx.argpartition(-scores, kth=self._top_k - 1, axis=-1)[..., : self._top_k]
         members = self.token_ordering.reshape(self._clusters, -1)[best]
-        return members.reshape(*h.shape[:2], -1).astype(mx.int32)
+        return members.reshape(*scores.shape[:2], -1).astype(mx.int32)
 
 
 class AssistantModel(nn.Module):
@@ -67,11 +69,6 @@ class AssistantModel(nn.Module):
         if args.use_ordered_embeddings:
             self.masked_embedding = OrderedHead(args, text.hidden_size, text.vocab_size)
 
-    @property
-    def layers(self) -> list[Any]:
-        layers: list[Any] = self.model.layers
-        return layers
-
     def sanitize(self, weights: dict[str, mx.array]) -> dict[str, mx.array]:
         """Drop the tied head's copy, keep the token ordering an integer table."""
         weights = {k: v for k, v in weights.items() if k != "lm_head.weight" and "rotary_emb" not in k}
@@ -79,32 +76,6 @@ class AssistantModel(nn.Module):
         if key in weights:
             weights[key] = weights[key].astype(mx.int32)
         return weights
-
-    def step(
-        self, embedded: mx.array, hidden: mx.array, keys_values: dict[str, tuple[mx.array, mx.array, mx.array]],
-        position: mx.array,
-    ) -> tuple[mx.array, mx.array]:  # fmt: skip
-        """One draft step.
-
-        embedded, hidden: (B, 1, backbone), the token's embedding and the state before it.
-        keys_values: by layer type, keys and values (B, kv_heads, slots, head_dim) and mask (B, 1, 1, slots) bool.
-        position: (B,) int32, where the query stands.
-        Returns the normed output (B, 1, hidden) for `head`, and the next state (B, 1, backbone).
-        """
-        x = self.pre_projection(mx.concatenate([embedded, hidden.astype(embedded.dtype)], axis=-1))
-        for layer in self.layers:
-            keys, values, mask = keys_values[layer.layer_type]
-            x, _, _ = layer(x, mask, None, shared_kv=(keys, values), offset=position)
-        x = self.model.norm(x)
-        return x, self.post_projection(x)
-
-    def head(self, x: mx.array) -> tuple[mx.array, mx.array | None]:
-        """(B, 1, hidden) -> logits (B, 1, M) and the ids they stand for, or None for the whole vocabulary."""
-        if not self.args.use_ordered_embeddings:
-            return self.model.embed_tokens.as_linear(x), None
-        ids = self.masked_embedding.candidates(x)
-        rows = self.model.embed_tokens(ids)  # gathers and, where quantized, unpacks only these rows
-        return (rows @ x[..., None])[..., 0], ids
 
 
 class _Decoder(nn.Module):
@@ -115,23 +86,59 @@ class _Decoder(nn.Module):
         self.norm = nn.RMSNorm(args.hidden_size, eps=args.rms_norm_eps)
 
 
+class AssistantNetwork:
+    """The assistant's computation over its weights, layers as the target's."""
+
+    def __init__(self, model: AssistantModel, operations: Operations) -> None:
+        self.model, self.operations = model, operations
+        self.before, self.after, self.table = (
+            operations.prepare(weights_of(m))
+            for m in (model.pre_projection, model.post_projection, model.model.embed_tokens)
+        )
+        self.layers = [DecoderLayer(layer, operations, owns_keys=False) for layer in model.model.layers]
+        if model.args.use_ordered_embeddings:
+            self.centroids = [operations.prepare(weights_of(model.masked_embedding.centroids))]
+
+    def step(self, embedded: mx.array, hidden: mx.array, views: dict[str, View]) -> tuple[mx.array, mx.array]:
+        """One draft step.
+
+        embedded, hidden: (B, 1, backbone), the token's embedding and the state before it.
+        views: by layer type, the donor's keys and values, opened where the query stands.
+        Returns the normed output (B, 1, hidden) for `head`, and the next state (B, 1, backbone).
+        """
+        project, norm = self.operations.project, self.model.model.norm
+        x = project(mx.concatenate([embedded, hidden.astype(embedded.dtype)], axis=-1), [self.before])
+        for layer in self.layers:
+            x = layer(x, views[layer.kind], None)
+        x = self.operations.rms_norm(x, norm.weight, norm.eps)
+        return x, project(x, [self.after])
+
+    def head(self, x: mx.array) -> tuple[mx.array, mx.array | None]:
+        """(B, 1, hidden) -> logits (B, 1, M) and the ids they stand for, or None for the whole vocabulary."""
+        if not self.model.args.use_ordered_embeddings:
+            return self.operations.project(x, [self.table]), None
+        ids = self.model.masked_embedding.candidates(self.operations.project(x, self.centroids))
+        rows = self.operations.lookup(ids, self.table, 1.0, x.dtype)  # gathers and unpacks only these rows
+        return (rows @ x[..., None])[..., 0], ids
+
+
 class Gemma4Assistant:
     """The drafter: an assistant model bound to the target whose keys and values it reads."""
 
     def __init__(self, model: AssistantModel, target: Gemma4Target) -> None:
         check_fit(model, target)
         self.model, self.target = model, target
+        self.network = AssistantNetwork(model, target.operations)
         self.max_depth = target.max_depth
 
     def draft(self, state: DecodeState, depth: int, propose: Propose) -> Draft:
-        position = state.length + POSITION_OFFSET
-        keys_values = self._keys_values(state)
+        views = self._views(state)
         token, hidden = state.token, state.hidden
         tokens: list[mx.array] = []
         probabilities: list[mx.array] = []
         for j in range(depth):
-            x, hidden = self.model.step(self.target.embed(token), hidden, keys_values, position)
-            logits, ids = self.model.head(x)
+            x, hidden = self.network.step(self.target.embed(token), hidden, views)
+            logits, ids = self.network.head(x)
             token, p = propose(logits, state.length[:, None] + 1 + j, ids)
             tokens.append(token)
             if p is not None:
@@ -139,18 +146,12 @@ class Gemma4Assistant:
         drawn_from = mx.concatenate(probabilities, axis=1) if probabilities else None
         return Draft(mx.concatenate(tokens, axis=1), drawn_from)
 
-    def _keys_values(self, state: DecodeState) -> dict[str, tuple[mx.array, mx.array, mx.array]]:
-        """The donors' keys and values, with masks that show the newest window, or all, of positions below `length`."""
-        newest, out = state.length - 1, {}
-        for kind in sorted(set(self.model.text_args.layer_types)):
-            index = self.target.donor(kind)
-            keys, values = state.caches[index]
-            if kind == "sliding_attention":
-                mask = ring_mask(self.target.sliding_spec(), newest, 1)
-            else:
-                mask = FullSpec().decode_view(state.caches[index], newest).make_mask(1)
-            out[kind] = (keys, values, mask)
-        return out
+    def _views(self, state: DecodeState) -> dict[str, View]:
+        """The donors' keys and values, opened at the newest position that has any; nothing is written to them."""
+        position = state.length + POSITION_OFFSET
+        kinds = sorted(set(self.model.text_args.layer_types))
+        donors = {kind: self.target.donor(kind) for kind in kinds}
+        return {kind: self.target.specs[i].decode_view(state.caches[i], position) for kind, i in donors.items()}
 
 
 def check_fit(model: AssistantModel, target: Gemma4Target) -> None:

@@ -1,15 +1,90 @@
-"""The compiled CPU kernels, if they were built for this MLX and pass a test at load."""
+"""The operations of the compiled CPU kernels, if they were built for this MLX and pass a test at load."""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from functools import cache
 from importlib.metadata import version
 from typing import Any
 
 import mlx.core as mx
 
+from pilotfish.kernels.operations import Residual, Runs
+from pilotfish.kernels.rotation import Rotation
+from pilotfish.kernels.weights import Weights
+
 log = logging.getLogger("pilotfish")
+
+EVERYTHING = 1 << 40  # a window that hides nothing
+
+
+class CpuOperations:
+    """`Operations` by the compiled extension; each is one node of MLX's graph."""
+
+    name = "cpu"
+    reads_tails = True
+
+    def __init__(self, extension: Any) -> None:
+        self._native = extension
+
+    def prepare(self, weights: Weights) -> Any:
+        return PreparedWeights(self._native.Weights(*weights), weights.inputs)
+
+    def project(
+        self, x: mx.array, matrices: Sequence[Any], *, norm: tuple[mx.array, float] | None = None,
+        gated: bool = False, times: tuple[mx.array, int] | None = None, residual: Residual | None = None,
+        cap: float = 0.0,
+    ) -> mx.array:  # fmt: skip
+        weight, eps = norm or (None, 0.0)
+        values, part = times or (None, 0)
+        stream, after, eps, scale = residual or (None, None, eps, None)
+        out: mx.array = self._native.project(x, [m.native for m in matrices], weight, eps, gated, values, part,
+                                             stream, after, scale, cap)  # fmt: skip
+        return out
+
+    def gather(self, x: mx.array, indices: mx.array, stack: Any) -> mx.array:
+        out: mx.array = self._native.gather(x, indices, stack.native)
+        return out
+
+    def lookup(self, ids: mx.array, table: Any, scale: float, dtype: mx.Dtype) -> mx.array:
+        out: mx.array = self._native.lookup(ids, table.native, table.inputs, scale, dtype)
+        return out
+
+    def rms_norm(self, x: mx.array, weight: mx.array | None, eps: float) -> mx.array:
+        out: mx.array = self._native.rms_norm(x, weight, eps)
+        return out
+
+    def heads(
+        self, x: mx.array, q_weight: mx.array, k_weight: mx.array | None, offset: mx.array, rotation: Rotation, *,
+        head_dim: int, kv_heads: int, shared: bool, eps: float,
+    ) -> tuple[mx.array, ...]:  # fmt: skip
+        return tuple(self._native.heads(x, q_weight, k_weight, offset, rotation.frequencies, head_dim, kv_heads,
+                                        shared, eps))  # fmt: skip
+
+    def write(
+        self, keys: mx.array, values: mx.array, new_keys: mx.array, new_values: mx.array, length: mx.array,
+        start: mx.array | None = None, ring: int = 0,
+    ) -> tuple[mx.array, mx.array]:  # fmt: skip
+        new_keys, new_values = new_keys.astype(keys.dtype), new_values.astype(values.dtype)
+        written: tuple[mx.array, mx.array] = tuple(
+            self._native.write(keys, values, new_keys, new_values, length, start, ring)
+        )
+        return written
+
+    def attention(self, q: mx.array, runs: Runs, length: mx.array, window: int | None, scale: float) -> mx.array:
+        out: mx.array = self._native.attention(q, runs.keys, runs.values, length, runs.start, runs.first,
+                                               window or EVERYTHING, runs.ring, scale)  # fmt: skip
+        return out
+
+
+class PreparedWeights:
+    """The extension's record of a matrix, and the matrix's input width."""
+
+    __slots__ = ("inputs", "native")
+
+    def __init__(self, native: Any, inputs: int) -> None:
+        self.native, self.inputs = native, inputs
 
 
 @cache
@@ -33,8 +108,8 @@ def _self_test(module: Any) -> bool:
     x = mx.arange(128, dtype=mx.float32).reshape(2, 64) / 64
     w, scales, biases = mx.quantize(mx.arange(512, dtype=mx.float32).reshape(8, 64) / 512, 64, 4)
     try:
-        got = module.qmm(x, w, scales, biases, 64, 4, "affine")
+        got = module.project(x, [module.Weights(w, scales, biases, 64, 4, "affine", None)])
         want = mx.quantized_matmul(x, w, scales, biases, group_size=64, bits=4)
         return bool(mx.allclose(got, want, rtol=1e-4, atol=1e-4).item())
-    except (TypeError, RuntimeError, ValueError):  # another nanobind, another MLX
+    except (TypeError, RuntimeError, ValueError, AttributeError):  # another nanobind, another MLX
         return False

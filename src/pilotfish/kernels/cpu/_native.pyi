@@ -1,13 +1,36 @@
-"""Signatures of the compiled module; all arrays are float32 unless said otherwise, shapes as in operations.h."""
+"""Signatures of the compiled module; shapes as in project.h and attend.h."""
+
+from collections.abc import Sequence
 
 import mlx.core as mx
 
-def qmm(
-    x: mx.array, w: mx.array, scales: mx.array, biases: mx.array | None, group_size: int, bits: int, mode: str
-) -> mx.array: ...
-def rms_norm(x: mx.array, weight: mx.array | None, eps: float, added: mx.array | None = None) -> mx.array: ...
-def geglu(gate: mx.array, up: mx.array) -> mx.array: ...
-def rope(x: mx.array, offset: mx.array, frequencies: mx.array) -> mx.array: ...
-def attention(q: mx.array, k: mx.array, v: mx.array, mask: mx.array, scale: float) -> mx.array: ...
+class Weights:
+    def __init__(
+        self, w: mx.array, scales: mx.array | None, biases: mx.array | None, group_size: int, bits: int, mode: str,
+        global_scale: mx.array | None,
+    ) -> None: ...  # fmt: skip
+
+def project(
+    x: mx.array, matrices: Sequence[Weights], norm: mx.array | None = None, eps: float = 0.0, gated: bool = False,
+    times: mx.array | None = None, part: int = 0, residual: mx.array | None = None, after: mx.array | None = None,
+    scale: mx.array | None = None, cap: float = 0.0,
+) -> mx.array: ...  # fmt: skip
+def gather(x: mx.array, indices: mx.array, stack: Weights) -> mx.array: ...
+def lookup(ids: mx.array, table: Weights, k: int, scale: float, dtype: mx.Dtype) -> mx.array: ...
+def rms_norm(x: mx.array, weight: mx.array | None, eps: float) -> mx.array: ...
+def heads(
+    x: mx.array, q_weight: mx.array, k_weight: mx.array | None, offset: mx.array, frequencies: mx.array, dim: int,
+    kv_heads: int, shared: bool, eps: float,
+) -> list[mx.array]: ...  # fmt: skip
+def write(
+    keys: mx.array, values: mx.array, new_keys: mx.array, new_values: mx.array, length: mx.array,
+    start: mx.array | None = None, ring: int = 0,
+) -> list[mx.array]: ...  # fmt: skip
+def attention(
+    q: mx.array, keys: Sequence[mx.array], values: Sequence[mx.array], length: mx.array, start: mx.array | None,
+    first: int, window: int, ring: bool, scale: float,
+) -> mx.array: ...  # fmt: skip
+def argmax(x: mx.array) -> mx.array: ...
+def take_copied_bytes() -> int: ...
 def form() -> str: ...
 def threads() -> int: ...

@@ -1,25 +1,76 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/variant.h>
+#include <nanobind/stl/vector.h>
 
-#include "forms.h"
-#include "operations.h"
+#include "attend.h"
 #include "parallel.h"
+#include "project.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
+using namespace pilotfish;
+using Optional = std::optional<mx::array>;
+
+namespace {
+
+// Keeps what Python built from a named tuple of arrays and numbers, so that it is unpacked once, not in every call.
+void bind_weights(nb::module_& m) {
+  nb::class_<Weights>(m, "Weights")
+      .def("__init__",
+           [](Weights* self, mx::array w, Optional scales, Optional biases, int group, int bits, std::string mode,
+              Optional global_scale) { new (self) Weights{w, scales, biases, group, bits, mode, global_scale}; },
+           "w"_a, "scales"_a.none(), "biases"_a.none(), "group_size"_a, "bits"_a, "mode"_a, "global_scale"_a.none());
+}
+
+}  // namespace
 
 NB_MODULE(_native, m) {
   m.doc() = "pilotfish's CPU kernels as MLX operations; the Python functions around them check arguments.";
-  m.def("qmm", &pilotfish::qmm, "x"_a, "w"_a, "scales"_a, "biases"_a.none(), "group_size"_a, "bits"_a, "mode"_a,
-        nb::kw_only(), "stream"_a = nb::none());
-  m.def("rms_norm", &pilotfish::rms_norm, "x"_a, "weight"_a.none(), "eps"_a, "added"_a.none() = nb::none(),
-        nb::kw_only(), "stream"_a = nb::none());
-  m.def("geglu", &pilotfish::geglu, "gate"_a, "up"_a, nb::kw_only(), "stream"_a = nb::none());
-  m.def("rope", &pilotfish::rope, "x"_a, "offset"_a, "frequencies"_a, nb::kw_only(), "stream"_a = nb::none());
-  m.def("attention", &pilotfish::attention, "q"_a, "k"_a, "v"_a, "mask"_a, "scale"_a, nb::kw_only(),
-        "stream"_a = nb::none());
-  m.def("form", [] { return std::string(pilotfish::form().name); });
-  m.def("threads", &pilotfish::thread_count);
+  nb::set_leak_warnings(false);  // weights live as long as the modules that hold them, at exit too
+  bind_weights(m);
+  m.def("project",
+        [](const mx::array& x, const std::vector<const Weights*>& matrices, Optional norm, float eps, bool gated,
+           Optional times, int part, Optional residual, Optional after, Optional scale, float cap) {
+          std::vector<Weights> all;
+          for (const auto* w : matrices) all.push_back(*w);
+          return project(x, all, {norm, eps, gated, times, part, residual, after, scale, cap}, {});
+        },
+        "x"_a, "matrices"_a, "norm"_a.none() = nb::none(), "eps"_a = 0.0f, "gated"_a = false,
+        "times"_a.none() = nb::none(), "part"_a = 0, "residual"_a.none() = nb::none(), "after"_a.none() = nb::none(),
+        "scale"_a.none() = nb::none(), "cap"_a = 0.0f);
+  m.def("gather", [](const mx::array& x, const mx::array& indices, const Weights& stack) { return gather(x, indices, stack, {}); },
+        "x"_a, "indices"_a, "stack"_a);
+  m.def("lookup",
+        [](const mx::array& ids, const Weights& table, int k, float scale, mx::Dtype dtype) {
+          return lookup(ids, table, k, scale, dtype, {});
+        },
+        "ids"_a, "table"_a, "k"_a, "scale"_a, "dtype"_a);
+  m.def("rms_norm", [](const mx::array& x, Optional weight, float eps) { return rms_norm(x, weight, eps, {}); }, "x"_a,
+        "weight"_a.none(), "eps"_a);
+  m.def("heads",
+        [](const mx::array& x, const mx::array& q_weight, Optional k_weight, const mx::array& offset,
+           const mx::array& frequencies, int dim, int kv_heads, bool shared, float eps) {
+          return heads(x, q_weight, k_weight, offset, frequencies, dim, kv_heads, shared, eps, {});
+        },
+        "x"_a, "q_weight"_a, "k_weight"_a.none(), "offset"_a, "frequencies"_a, "dim"_a, "kv_heads"_a, "shared"_a, "eps"_a);
+  m.def("write",
+        [](const mx::array& keys, const mx::array& values, const mx::array& new_keys, const mx::array& new_values,
+           const mx::array& length, Optional start, int ring) {
+          return write(keys, values, new_keys, new_values, length, start, ring, {});
+        },
+        "keys"_a, "values"_a, "new_keys"_a, "new_values"_a, "length"_a, "start"_a.none() = nb::none(), "ring"_a = 0);
+  m.def("attention",
+        [](const mx::array& q, const Arrays& keys, const Arrays& values, const mx::array& length, Optional start,
+           int64_t first, int64_t window, bool ring, float scale) {
+          return attention(q, keys, values, length, start, first, window, ring, scale, {});
+        },
+        "q"_a, "keys"_a, "values"_a, "length"_a, "start"_a.none() = nb::none(), "first"_a = 0, "window"_a, "ring"_a,
+        "scale"_a);
+  m.def("argmax", [](const mx::array& x) { return argmax(x, {}); }, "x"_a);
+  m.def("take_copied_bytes", &take_copied_bytes);
+  m.def("form", [] { return std::string(form().name); });
+  m.def("threads", &thread_count);
 }

@@ -5,46 +5,52 @@
 
 namespace pilotfish {
 
-enum class Mode { affine, mxfp4, mxfp8, nvfp4 };
-enum class ScaleType { f32, f16, bf16, e4m3, e8m0 };
+enum class DType { f32, bf16, f16 };
+enum class ScaleType { f32, bf16, f16, e4m3, e8m0 };
+enum class Format { dense_f32, dense_bf16, dense_f16, int2, int3, int4, int5, int6, int8, e2m1, e4m3 };
 
-struct QmmArgs {
-  const float* x;         // (rows, k)
-  const uint8_t* w;       // (n, k * bits / 8) packed
-  const void* scales;     // (n, k / group)
-  const void* biases;     // the same, or null
-  ScaleType scale_type;   // of scales and biases
-  const float* sums;      // (rows, k / group): sums of x over groups, where there are biases
-  float* out;             // (rows, n)
-  int rows, n, k, group, bits;
-  Mode mode;
+// (n, k) weights, row by row.
+struct Matrix {
+  const uint8_t* w;
+  const void* scales;    // (n, k / group); null for dense
+  const void* biases;    // the same, or null
+  ScaleType scale_type;  // of scales and biases
+  Format format;
+  int n, k, group;
+  float factor;  // of every result
 };
 
-struct NormArgs {
-  const float* x;       // (rows, dim)
-  const float* weight;  // (dim) or null
-  const float* added;   // (rows, dim) or null: out = added + norm(x)
-  float* out;
-  int rows, dim;
-  float eps;
-};
+constexpr int KEY_BLOCK = 256;  // keys whose scores are weighed together; blocks begin at multiples of it
 
+// One key/value head of one sequence. Row i stands at position length + i and sees `window` positions up to its own.
 struct AttentionArgs {
-  const float *q, *k, *v;  // (heads * rows, dim) of one batch entry; (kv_heads, slots, dim) with strides
-  const bool* mask;        // (rows, slots)
-  float* out;              // (rows, heads, dim): ready for the output projection
-  float* scores;           // scratch (heads / kv_heads * rows, slots rounded up to 8)
-  int64_t head_stride;     // of k and v, in floats
-  int heads, kv_heads, rows, slots, dim;
+  const float* q;       // row i, head h of those that share the key/value head: q + i * q_row + h * dim
+  const void *k[2], *v[2];  // runs of (positions, dim): from `first`, and from `split` on; with `ring`, only the first,
+  int64_t first, split;     // in which position p lies in slot p % ring
+  int64_t length, window, q_row;
+  DType type;  // of keys and values
+  int ring, shared, dim;  // dim: a multiple of 16
   float scale;
 };
 
 struct Form {
   const char* name;
-  void (*qmm)(const QmmArgs&, int begin, int end);            // columns [begin, end)
-  void (*norm)(const NormArgs&, int begin, int end);          // rows [begin, end)
+  // `packed` holds packed_size floats, aligned to a cache line; matmul does columns [begin, end).
+  int64_t (*packed_size)(int rows, int k);
+  void (*pack)(const float* x, int rows, int k, bool transposed, float* packed);
+  void (*matmul)(const Matrix&, const float* packed, const float* sums, int rows, float* out, int64_t out_stride,
+                 int begin, int end);
+  void (*unpack)(const Matrix&, int64_t row, float* out);
+  void (*norm)(const float* x, const float* weight, int dim, float eps, float* out);
   void (*geglu)(const float* gate, const float* up, float* out, int64_t size);
-  void (*attention)(const AttentionArgs&, int kv_head);
+  void (*softcap)(const float* x, float cap, float* out, int64_t size);
+  void (*rotate)(const float* x, const float* cosine, const float* sine, int dim, float* out);
+  void (*to_floats)(DType type, const void* from, int64_t count, float* out);
+  void (*from_floats)(const float* x, int64_t count, DType type, void* out);
+  // Query rows [begin, end) against one block; per row and head: maximum, sum and weighted sum of values.
+  void (*attention_block)(const AttentionArgs&, int block, int begin, int end, float* most, float* total, float* mixed);
+  void (*join)(float& most, float& total, float* mixed, float block_most, float block_total, const float* block_mixed,
+               int dim);
 };
 
 extern const Form portable_form;
@@ -52,5 +58,8 @@ extern const Form avx2_form;
 
 // The best form this processor can run, or the one named by PILOTFISH_FORM.
 const Form& form();
+
+// Whether a format's lanes hold neighbouring weights, which `pack` must know.
+constexpr bool is_transposed(Format format) { return format == Format::int4 || format == Format::e2m1; }
 
 }  // namespace pilotfish
