@@ -87,7 +87,12 @@ def decode(
     """Decode one prompt on the engine alone, without text."""
     device = device or Device()
     row = Row(len(prompt), max_tokens, eos)
-    parts = RoundParts(target, drafter if depth else None, RULES[rule], Sampler([params or SamplingParams()]))
+    parts = RoundParts(
+        target,
+        drafter if depth else None,
+        RULES[rule],
+        Sampler([params or SamplingParams()], operations=target.operations),
+    )
     loop = DecodeLoop(parts, FixedDepth(depth), prefill(target, prompt, device), [row], device)
     for _ in loop.steps():
         if after_round:

@@ -97,7 +97,7 @@ class RecordingTarget:
     def __init__(self, inner: Target) -> None:
         self._inner = inner
         self.specs, self.max_depth, self.vocab_size = inner.specs, inner.max_depth, inner.vocab_size
-        self.can_roll_back = inner.can_roll_back
+        self.can_roll_back, self.operations = inner.can_roll_back, inner.operations
         self.passes: list[tuple[mx.array, mx.array]] = []
 
     def forward(self, tokens: mx.array, views: Sequence[Any]) -> TargetOutput:
@@ -120,7 +120,7 @@ def trace(model: LoadedModel, request: Prepared, prefilled: DecodeState, depth: 
     recording = RecordingTarget(model.target)
     row = Row(len(request.prompt), request.max_tokens, model.eos)
     drafter = model.drafter if depth else None
-    parts = RoundParts(recording, drafter, SameText(), Sampler([params], model.suppress))
+    parts = RoundParts(recording, drafter, SameText(), Sampler([params], model.suppress, model.target.operations))
     loop = DecodeLoop(parts, FixedDepth(depth), prefilled, [row], Device())
     fingerprints: list[int] = []
     gaps: list[float] = []

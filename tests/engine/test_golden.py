@@ -45,7 +45,7 @@ def test_drafter_logits_agree_on_every_recorded_draft(pair: Pair, draft: int):
     state = DecodeState(state.length, state.token, hidden, state.caches)
     seen: list[np.ndarray] = []
 
-    def propose(logits: mx.array, positions: mx.array, token_ids: mx.array | None = None):
+    def propose(logits: mx.array, ahead: int, token_ids: mx.array | None = None):
         full = mx.full((1, 1, 512), np.nan)
         full = logits if token_ids is None else mx.put_along_axis(full, token_ids, logits, axis=-1)
         seen.append(np.array(full)[0, 0])

@@ -13,6 +13,8 @@ from pilotfish.engine.acceptance import Rejection
 from pilotfish.engine.sampling import MAX_SEED, Sampler, SamplingParams
 from pilotfish.engine.state import Draft
 from pilotfish.errors import OptionError
+from pilotfish.kernels import best_operations
+from pilotfish.kernels.operations import Operations
 
 VOCAB, DRAWS = 16, 100_000
 LOGITS = np.random.default_rng(5).normal(0, 1, VOCAB).astype(np.float32)
@@ -50,15 +52,21 @@ def chi_square_is_plausible(counts: np.ndarray, p: np.ndarray) -> bool:
     return z < Z
 
 
-def draws(params: SamplingParams, logits: np.ndarray = LOGITS) -> np.ndarray:
-    positions = mx.arange(DRAWS, dtype=mx.int32)[None]
-    rows = mx.broadcast_to(mx.array(logits), (1, DRAWS, VOCAB))
-    return np.bincount(np.array(Sampler([params]).choose(rows, positions))[0], minlength=VOCAB)
+@pytest.fixture(params=[None, best_operations()], ids=["in pieces", "in one piece"])
+def operations(request: pytest.FixtureRequest) -> Operations | None:
+    """Both ways to choose: of MLX's own operations, and as one operation where this device has it."""
+    return request.param
+
+
+def draws(params: SamplingParams, operations: Operations | None = None) -> np.ndarray:
+    rows = mx.broadcast_to(mx.array(LOGITS), (1, DRAWS, VOCAB))
+    tokens = Sampler([params], operations=operations).choose(rows, mx.array([0]), 0)
+    return np.bincount(np.array(tokens)[0], minlength=VOCAB)
 
 
 @pytest.mark.parametrize(("temperature", "top_k", "top_p", "min_p"), GRID)
-def test_tokens_are_drawn_from_the_filtered_distribution(temperature, top_k, top_p, min_p):
-    counts = draws(SamplingParams(temperature, top_k, top_p, min_p, seed=11))
+def test_tokens_are_drawn_from_the_filtered_distribution(temperature, top_k, top_p, min_p, operations):
+    counts = draws(SamplingParams(temperature, top_k, top_p, min_p, seed=11), operations)
 
     assert chi_square_is_plausible(counts, reference(LOGITS, temperature, top_k, top_p, min_p))
 
@@ -94,7 +102,7 @@ def rejection_rounds(
     q = mx.broadcast_to(sampler.probabilities(mx.array(other)[None, None]), (DRAWS, 1, VOCAB))
     drafts = rows.draw(q, place, rule.draft_stream(sampler))
     logits = mx.broadcast_to(mx.array(LOGITS), (DRAWS, 2, VOCAB))
-    tokens, accepted = rule.judge(rows, Draft(drafts, q), logits, mx.concatenate([place, place + 1], axis=1))
+    tokens, accepted = rule.judge(rows, Draft(drafts, q), logits, place[:, 0] - 1)
     tokens, accepted = np.array(tokens), np.array(accepted)
     share = np.minimum(reference(LOGITS, params.temperature, params.top_k, params.top_p, params.min_p),
                        np.array(q[0, 0])).sum()  # fmt: skip
@@ -105,9 +113,9 @@ def rejection_rounds(
 
 def test_the_rejection_test_can_fail():
     class KeepTooMuch(Rejection):
-        def judge(self, sampler, draft, logits, positions):
+        def judge(self, sampler, draft, logits, length):
             half = None if draft.probabilities is None else draft.probabilities * 0.8
-            return super().judge(sampler, Draft(draft.tokens, half), logits, positions)
+            return super().judge(sampler, Draft(draft.tokens, half), logits, length)
 
     first, _ = rejection_rounds(SamplingParams(1.0, seed=23), KeepTooMuch(), check_share=False)
     assert not chi_square_is_plausible(first, reference(LOGITS, 1.0, 0, 1.0, 0.0))
@@ -121,7 +129,7 @@ def test_rejection_when_both_distributions_are_equal_keeps_everything():
     drafts = rows.draw(q, place, 1)
     logits = mx.broadcast_to(mx.array(LOGITS), (500, 2, VOCAB))
 
-    _, accepted = Rejection().judge(rows, Draft(drafts, q), logits, mx.concatenate([place, place + 1], axis=1))
+    _, accepted = Rejection().judge(rows, Draft(drafts, q), logits, place[:, 0] - 1)
 
     assert mx.all(accepted == 1).item()
 
@@ -132,7 +140,7 @@ def test_a_draft_the_target_forbids_is_never_kept():
     q = mx.zeros((1, 1, VOCAB)) + (mx.arange(VOCAB) == wrong)
     logits = mx.broadcast_to(mx.array(LOGITS), (1, 2, VOCAB))
 
-    tokens, accepted = Rejection().judge(Sampler([params]), Draft(mx.array([[wrong]]), q), logits, mx.array([[5, 6]]))
+    tokens, accepted = Rejection().judge(Sampler([params]), Draft(mx.array([[wrong]]), q), logits, mx.array([4]))
 
     assert accepted.item() == 0
     assert tokens[0, 0].item() == LOGITS.argmax()
@@ -142,47 +150,52 @@ def test_a_draft_the_target_forbids_is_never_kept():
     SamplingParams(1.0, seed=1), SamplingParams(1.0, top_k=8, top_p=0.9, seed=1), SamplingParams(0.7, min_p=0.05),
     SamplingParams(),
 ], ids=str)  # fmt: skip
-def test_a_row_is_chosen_the_same_alone_and_among_others(params: SamplingParams):
+def test_a_row_is_chosen_the_same_alone_and_among_others(params: SamplingParams, operations):
     logits = mx.random.normal((3, 9, 400), key=mx.random.key(1))
-    positions = mx.arange(9)[None] + mx.array([[0], [40], [7]])
+    length = mx.array([0, 40, 7])
     others = [SamplingParams(1.3, top_k=30, seed=9), params, SamplingParams()]
 
-    together = np.array(Sampler(others).choose(logits, positions))[1]
-    alone = [Sampler([params]).choose(logits[1:2, i : i + 1], positions[1:2, i : i + 1]).item() for i in range(9)]
+    together = np.array(Sampler(others, operations=operations).choose(logits, length, 1))[1]
+    one = Sampler([params], operations=operations)
+    alone = [one.choose(logits[1:2, i : i + 1], length[1:2], 1 + i).item() for i in range(9)]
 
     assert together.tolist() == alone
 
 
-def test_ids_rename_logits_without_changing_the_choice():
+def test_ids_rename_logits_without_changing_the_choice(operations):
     logits = mx.random.normal((1, 5, 200), key=mx.random.key(2))
-    positions = mx.arange(5)[None]
+    length = mx.array([0])
     order = mx.random.permutation(200, key=mx.random.key(3))
     shuffled = mx.take_along_axis(logits, mx.broadcast_to(order, (1, 5, 200)), axis=-1)
-    sampler = Sampler([SamplingParams(1.0, top_k=20, top_p=0.9, seed=8)])
+    sampler = Sampler([SamplingParams(1.0, top_k=20, top_p=0.9, seed=8)], operations=operations)
 
-    by_place = sampler.choose(logits, positions)
-    by_name = sampler.choose(shuffled, positions, mx.broadcast_to(order.astype(mx.int32), (1, 5, 200)))
+    by_place = sampler.choose(logits, length, 0)
+    by_name = sampler.choose(shuffled, length, 0, mx.broadcast_to(order.astype(mx.int32), (1, 5, 200)))
 
     assert by_place.tolist() == by_name.tolist()
 
 
-def test_seeds_and_positions_both_matter():
+def test_seeds_and_positions_both_matter(operations):
     logits = mx.zeros((1, 200, 64))
-    positions = mx.arange(200)[None]
 
-    a, b, again = (Sampler([SamplingParams(1.0, seed=s)]).choose(logits, positions).tolist() for s in (1, 2, 1))
+    def texts(seed: int) -> list[list[int]]:
+        return (
+            Sampler([SamplingParams(1.0, seed=seed)], operations=operations).choose(logits, mx.array([0]), 0).tolist()
+        )
+
+    a, b, again = (texts(seed) for seed in (1, 2, 1))
 
     assert a == again
     assert sum(x == y for x, y in zip(a[0], b[0], strict=True)) < 20
     assert len(set(a[0])) > 40
 
 
-def test_suppressed_tokens_are_never_chosen_or_probable():
+def test_suppressed_tokens_are_never_chosen_or_probable(operations):
     logits = mx.broadcast_to(mx.array(LOGITS), (1, 50, VOCAB))
     best = int(LOGITS.argmax())
     for params in (SamplingParams(), SamplingParams(1.0, seed=1)):
-        sampler = Sampler([params], suppress=[best])
-        assert best not in sampler.choose(logits, mx.arange(50)[None]).tolist()[0]
+        sampler = Sampler([params], [best], operations)
+        assert best not in sampler.choose(logits, mx.array([0]), 0).tolist()[0]
         assert sampler.probabilities(logits)[0, 0, best].item() == 0
 
 
@@ -203,3 +216,15 @@ def test_noise_reaches_the_far_tail_without_infinities():
 def test_values_out_of_range_are_refused_by_name(field: str, value: float):
     with pytest.raises(OptionError, match=field):
         SamplingParams(**{field: value})
+
+
+@pytest.mark.parametrize(("temperature", "top_k", "top_p", "min_p"), GRID)
+def test_both_ways_to_choose_give_the_same_tokens(temperature, top_k, top_p, min_p):
+    logits = mx.random.normal((2, 200, 500), key=mx.random.key(4)) * 3
+    rows = [SamplingParams(temperature, top_k, top_p, min_p, seed=s) for s in (1, 2)]
+
+    pieces, whole = (
+        Sampler(rows, operations=o).choose(logits, mx.array([0, 900]), 1) for o in (None, best_operations())
+    )
+
+    assert mx.sum(pieces != whole).item() <= 1  # a logarithm may round differently where two scores all but tie

@@ -12,7 +12,7 @@ from typing import Protocol
 
 import mlx.core as mx
 
-from pilotfish.engine.state import ACCEPT_NOISE, DRAFT_NOISE, TEXT_NOISE, Draft
+from pilotfish.engine.state import ACCEPT_NOISE, DRAFT_NOISE, TEXT_NOISE, Draft, row_positions
 
 
 class Chooser(Protocol):
@@ -20,7 +20,7 @@ class Chooser(Protocol):
 
     greedy: bool
 
-    def choose(self, logits: mx.array, positions: mx.array, ids: mx.array | None = None,
+    def choose(self, logits: mx.array, length: mx.array, shift: int, ids: mx.array | None = None,
                stream: int = 0) -> mx.array: ...  # fmt: skip
     def probabilities(self, logits: mx.array) -> mx.array: ...
     def draw(self, probabilities: mx.array, positions: mx.array, stream: int) -> mx.array: ...
@@ -38,8 +38,8 @@ class AcceptanceRule(Protocol):
     def draft_stream(self, sampler: Chooser) -> int:
         """The stream of noise that drafts are drawn with."""
 
-    def judge(self, sampler: Chooser, draft: Draft, logits: mx.array, positions: mx.array) -> tuple[mx.array, mx.array]:
-        """Target logits (B, depth + 1, V) for `positions` (B, depth + 1) -> tokens (B, depth + 1), accepted (B,).
+    def judge(self, sampler: Chooser, draft: Draft, logits: mx.array, length: mx.array) -> tuple[mx.array, mx.array]:
+        """Target logits (B, depth + 1, V) for positions length[b] + 1 ... -> tokens (B, depth + 1), accepted (B,).
 
         tokens[:accepted] are the kept drafts, tokens[accepted] is the token after them.
         """
@@ -61,8 +61,8 @@ class SameText:
     def draft_stream(self, sampler: Chooser) -> int:
         return TEXT_NOISE
 
-    def judge(self, sampler: Chooser, draft: Draft, logits: mx.array, positions: mx.array) -> tuple[mx.array, mx.array]:
-        tokens = sampler.choose(logits, positions)
+    def judge(self, sampler: Chooser, draft: Draft, logits: mx.array, length: mx.array) -> tuple[mx.array, mx.array]:
+        tokens = sampler.choose(logits, length, 1)
         return tokens, leading(draft.tokens == tokens[:, :-1])
 
 
@@ -77,11 +77,12 @@ class Rejection:
     def draft_stream(self, sampler: Chooser) -> int:
         return TEXT_NOISE if sampler.greedy else DRAFT_NOISE
 
-    def judge(self, sampler: Chooser, draft: Draft, logits: mx.array, positions: mx.array) -> tuple[mx.array, mx.array]:
+    def judge(self, sampler: Chooser, draft: Draft, logits: mx.array, length: mx.array) -> tuple[mx.array, mx.array]:
         if sampler.greedy or draft.tokens.shape[1] == 0:
-            return SameText().judge(sampler, draft, logits, positions)
+            return SameText().judge(sampler, draft, logits, length)
         if draft.probabilities is None:
             raise AssertionError("the rejection rule needs the distributions that drafts were drawn from")
+        positions = row_positions(length + 1, logits.shape[1])
         p, q = sampler.probabilities(logits), draft.probabilities
         at = draft.tokens[..., None]
         p_draft = mx.take_along_axis(p[:, :-1], at, axis=-1)[..., 0]

@@ -144,6 +144,16 @@ class Gemma4Network:
             x = layer(x, views[self.view_of[i]], None if inputs is None else (inputs, i))
         return self.operations.rms_norm(x, self.text.norm.weight, self.config.rms_norm_eps)
 
+    def decode(self, tokens: mx.array, views: Sequence[View]) -> tuple[mx.array, mx.array]:
+        """The same for a pass of which everything is wanted, in few nodes -> hidden, logits (B, L, vocab)."""
+        hidden = self(tokens, views)
+        outputs = [hidden, self.head(hidden), *(b for view in views for b in view.buffers)]
+        hidden, logits, *buffers = self.operations.fuse(outputs)
+        rest = iter(buffers)
+        for view in views:
+            view.buffers = tuple(next(rest) for _ in view.buffers)
+        return hidden, logits
+
     def embed(self, tokens: mx.array) -> mx.array:
         """(B, L) int32 ids -> (B, L, hidden) scaled embeddings."""
         return self.operations.lookup(tokens, self.table, self.text.embed_scale, self.dtype)
@@ -154,10 +164,10 @@ class Gemma4Network:
 
     def _per_layer_inputs(self, tokens: mx.array, embedded: mx.array) -> mx.array:
         """(B, L, layers, width): a vector a layer from its own table and from the embedding, together."""
-        text, shape = self.text, (*tokens.shape, len(self.layers), self.config.hidden_size_per_layer_input)
+        text = self.text
         own = self.operations.lookup(tokens, self.input_table, text.embed_tokens_per_layer_scale, self.dtype)
-        projected = self.operations.project(embedded, self.input_projection) * text.per_layer_projection_scale
-        norm = text.per_layer_projection_norm
-        projected = self.operations.rms_norm(projected.reshape(shape), norm.weight, self.config.rms_norm_eps)
-        inputs: mx.array = (projected + own.reshape(shape)) * text.per_layer_input_scale
-        return inputs
+        projected = self.operations.project(embedded, self.input_projection)
+        return self.operations.blend(
+            projected, own, text.per_layer_projection_norm.weight, eps=self.config.rms_norm_eps,
+            scale=text.per_layer_projection_scale, factor=text.per_layer_input_scale,
+        )  # fmt: skip

@@ -11,10 +11,9 @@ from dataclasses import dataclass
 import mlx.core as mx
 
 from pilotfish.engine.acceptance import AcceptanceRule
-from pilotfish.engine.caches import row_positions
 from pilotfish.engine.drafters import Drafter
 from pilotfish.engine.sampling import Sampler
-from pilotfish.engine.state import DecodeState, Draft, RoundResult
+from pilotfish.engine.state import DecodeState, Draft, RoundResult, row_positions
 from pilotfish.engine.target import Target
 
 
@@ -34,14 +33,13 @@ def run_round(parts: RoundParts, state: DecodeState, depth: int) -> RoundResult:
     The caller has made room for `depth + 1` more tokens (`CacheSpec.with_capacity`); the device cannot ask for it.
     """
     draft = _draft(parts, state, depth)
-    rows = mx.concatenate([state.token, draft.tokens], axis=1)
+    rows = parts.target.operations.concatenate([state.token, draft.tokens]) if depth else state.token
 
     specs = parts.target.specs
     views = [spec.decode_view(b, state.length) for spec, b in zip(specs, state.caches, strict=True)]
     logits, hidden = parts.target.forward(rows, views)
 
-    positions = row_positions(state.length, depth + 1) + 1
-    tokens, accepted = parts.rule.judge(parts.sampler, draft, logits, positions)
+    tokens, accepted = parts.rule.judge(parts.sampler, draft, logits, state.length)
 
     caches = tuple(spec.collect(view) for spec, view in zip(specs, views, strict=True))
     if depth:
@@ -66,15 +64,15 @@ def _draft(parts: RoundParts, state: DecodeState, depth: int) -> Draft:
         raise AssertionError(f"depth {depth} without a drafter")
     sampler, rule, vocab = parts.sampler, parts.rule, parts.target.vocab_size
 
-    def propose(logits: mx.array, positions: mx.array, ids: mx.array | None = None) -> tuple[mx.array, mx.array | None]:
+    def propose(logits: mx.array, ahead: int, ids: mx.array | None = None) -> tuple[mx.array, mx.array | None]:
         stream = rule.draft_stream(sampler)
         if not rule.wants_probabilities(sampler):
-            return sampler.choose(logits, positions, ids, stream), None
+            return sampler.choose(logits, state.length, ahead, ids, stream), None
         if ids is not None:
             # Tokens outside the chosen clusters have probability zero, in the draw and in the ratio alike.
             full = mx.full((*logits.shape[:2], vocab), -float("inf"), dtype=mx.float32)
             logits = mx.put_along_axis(full, ids, logits.astype(mx.float32), axis=-1)
         p = sampler.probabilities(logits)
-        return sampler.draw(p, positions, stream), p
+        return sampler.draw(p, row_positions(state.length + ahead, 1), stream), p
 
     return parts.drafter.draft(state, depth, propose)

@@ -17,8 +17,9 @@ from dataclasses import dataclass
 
 import mlx.core as mx
 
-from pilotfish.engine.state import ACCEPT_NOISE, DRAFT_NOISE, TEXT_NOISE
+from pilotfish.engine.state import ACCEPT_NOISE, DRAFT_NOISE, TEXT_NOISE, row_positions
 from pilotfish.errors import OptionError
+from pilotfish.kernels.operations import Choice, Operations
 
 MAX_SEED = 2**63 - 1
 GREEDY_BELOW = 1e-4  # dividing logits by less than this can overflow float32; the limit is the greedy choice
@@ -76,28 +77,39 @@ class Sampler:
     """Chooses tokens for B rows, each with its own parameters. Lazy: nothing is evaluated or read back.
 
     `suppress` lists token ids that are never chosen (a checkpoint's `suppress_tokens`), by target and drafter alike.
+    `operations` may make the choice in one piece; the text of a request never mixes the two ways.
     """
 
-    def __init__(self, rows: Sequence[SamplingParams], suppress: Sequence[int] = ()) -> None:
-        self.rows, self.suppress = tuple(rows), tuple(suppress)
+    def __init__(
+        self, rows: Sequence[SamplingParams], suppress: Sequence[int] = (), operations: Operations | None = None
+    ) -> None:
+        self.rows, self.suppress, self._operations = tuple(rows), tuple(suppress), operations
         self.greedy = all(r.greedy for r in rows)
         self._is_greedy = mx.array([r.greedy for r in rows])[:, None]
         self._temperature = _column([1.0 if r.greedy else r.temperature for r in rows])
         self._top_p = _column([r.top_p for r in rows])
         self._log_min_p = _column([math.log(r.min_p) if r.min_p else -math.inf for r in rows])
-        words = [[seed_words(r.seed, stream) for stream in (TEXT_NOISE, DRAFT_NOISE, ACCEPT_NOISE)] for r in rows]
+        words = [tuple(seed_words(r.seed, stream) for stream in (TEXT_NOISE, DRAFT_NOISE, ACCEPT_NOISE)) for r in rows]
         self._words = mx.array(words, dtype=mx.uint32)  # (B, streams, 2)
+        choices = [
+            Choice(0.0 if r.greedy else r.temperature, r.top_k, r.top_p, math.log(r.min_p) if r.min_p else -math.inf, w)
+            for r, w in zip(rows, words, strict=True)
+        ]
+        self._fused = None if operations is None else operations.choices(choices, self.suppress)
 
     def select(self, rows: Sequence[int]) -> Sampler:
         """A sampler for some of the rows."""
-        return Sampler([self.rows[i] for i in rows], self.suppress)
+        return Sampler([self.rows[i] for i in rows], self.suppress, self._operations)
 
-    def choose(self, logits: mx.array, positions: mx.array, ids: mx.array | None = None,
+    def choose(self, logits: mx.array, length: mx.array, shift: int, ids: mx.array | None = None,
                stream: int = TEXT_NOISE) -> mx.array:  # fmt: skip
-        """(B, N, M) logits for the tokens that will stand at `positions` (B, N) -> (B, N) int32 token ids.
+        """(B, N, M) logits for the tokens that will stand at length[b] + shift ... -> (B, N) int32 token ids.
 
-        `ids` (B, N, M) int32 names the token of each logit; without it, logit j is token j.
+        length: (B,) int32. `ids` (B, N, M) int32 names the token of each logit; without it, logit j is token j.
         """
+        if self._fused is not None:
+            return self._fused(logits, length, shift, ids, stream)
+        positions = row_positions(length + shift, logits.shape[1])
         logits = self._suppressed(logits, ids)
         best = _pick(mx.argmax(logits, axis=-1, keepdims=True), ids)
         if self.greedy:

@@ -51,3 +51,8 @@ class RoundResult(NamedTuple):
     state: DecodeState
     tokens: mx.array
     accepted: mx.array
+
+
+def row_positions(length: mx.array, rows: int) -> mx.array:
+    """(B, rows) int32: positions of the rows of a pass that starts at `length`."""
+    return length[:, None] + mx.arange(rows, dtype=mx.int32)

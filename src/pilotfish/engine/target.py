@@ -28,6 +28,7 @@ class Target(Protocol):
     """A model being decoded. `specs` describe its caches; views over them are made for each pass."""
 
     specs: tuple[CacheSpec, ...]
+    operations: Operations
     max_depth: int
     vocab_size: int
 
@@ -77,8 +78,12 @@ class Gemma4Target(PlainTarget):
         return int(self.config.hidden_size)
 
     def forward(self, tokens: mx.array, views: Sequence[Any]) -> TargetOutput:
-        hidden = self.network(tokens, views)
-        return TargetOutput(self.network.head(hidden), hidden)
+        if isinstance(views[0].offset, mx.array):
+            hidden, logits = self.network.decode(tokens, views)
+        else:
+            hidden = self.network(tokens, views)
+            logits = self.network.head(hidden)
+        return TargetOutput(logits, hidden)
 
     def embed(self, tokens: mx.array) -> mx.array:
         """(B, N) int32 -> (B, N, hidden) input embeddings, scaled as the target scales them."""

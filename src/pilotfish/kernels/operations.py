@@ -40,6 +40,26 @@ class Runs(NamedTuple):
     ring: bool = False
 
 
+class Choice(NamedTuple):
+    """How one row of a batch is sampled; see `engine.sampling`. temperature 0: greedy; top_k 0 and top_p 1 keep all.
+
+    words: by stream of noise, two words of uint32.
+    """
+
+    temperature: float
+    top_k: int
+    top_p: float
+    log_min_p: float
+    words: tuple[tuple[int, int], ...]
+
+
+class Chooser(Protocol):
+    """Chooses tokens for logits (B, N, M)."""
+
+    def __call__(self, logits: mx.array, length: mx.array, shift: int, ids: mx.array | None, stream: int) -> mx.array:
+        """Tokens (B, N) int32 for positions length[b] + shift ...; `ids` (B, N, M) int32 names the logits' tokens."""
+
+
 class Operations(Protocol):
     """The operations of one device. All are lazy."""
 
@@ -67,6 +87,24 @@ class Operations(Protocol):
 
     def lookup(self, ids: mx.array, table: Prepared, scale: float, dtype: mx.Dtype) -> mx.array:
         """Rows of a table (n, k) that ids (...) name, times `scale` -> (..., k) in `dtype`."""
+
+    def concatenate(self, parts: Sequence[mx.array]) -> mx.array:
+        """Parts side by side along the last axis."""
+
+    def blend(
+        self, projected: mx.array, own: mx.array, weight: mx.array, *, eps: float, scale: float, factor: float,
+    ) -> mx.array:  # fmt: skip
+        """(rms_norm(projected * scale, weight) + own) * factor, for (B, L, layers * width) and weight (width)
+        -> (B, L, layers, width)."""
+
+    def choices(self, rows: Sequence[Choice], suppress: Sequence[int]) -> Chooser | None:
+        """A fused choice of tokens for a batch, or None where the caller has to make it of MLX's operations."""
+
+    def fuse(self, outputs: Sequence[mx.array]) -> list[mx.array]:
+        """The same arrays, made by as few nodes of MLX's graph as the device allows.
+
+        What of these arrays' making is needed elsewhere too must be among `outputs`, or it is computed twice.
+        """
 
     def rms_norm(self, x: mx.array, weight: mx.array | None, eps: float) -> mx.array:
         """x / rms(x) * weight over the last axis."""

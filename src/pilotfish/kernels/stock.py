@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import mlx.core as mx
 import mlx.nn as nn
 
-from pilotfish.kernels.operations import Residual, Runs
+from pilotfish.kernels.operations import Choice, Residual, Runs
 from pilotfish.kernels.rotation import Rotation
 from pilotfish.kernels.weights import Weights
 
@@ -63,6 +63,22 @@ class StockOperations:
             rows = mx.dequantize(rows, table.scales[ids], biases, group_size=table.group_size, bits=table.bits,
                                  mode=table.mode)  # fmt: skip
         return rows.astype(dtype) * scale
+
+    def concatenate(self, parts: Sequence[mx.array]) -> mx.array:
+        return mx.concatenate(list(parts), axis=-1)
+
+    def blend(
+        self, projected: mx.array, own: mx.array, weight: mx.array, *, eps: float, scale: float, factor: float,
+    ) -> mx.array:  # fmt: skip
+        shape = (*own.shape[:2], -1, weight.size)
+        normed = mx.fast.rms_norm((projected * scale).reshape(shape), weight, eps)
+        return (normed + own.reshape(shape)) * factor
+
+    def choices(self, rows: Sequence[Choice], suppress: Sequence[int]) -> None:
+        return None
+
+    def fuse(self, outputs: Sequence[mx.array]) -> list[mx.array]:
+        return list(outputs)
 
     def rms_norm(self, x: mx.array, weight: mx.array | None, eps: float) -> mx.array:
         return mx.fast.rms_norm(x, weight, eps)

@@ -26,7 +26,7 @@ def complete(
     """Decode one prepared request, yielding an event a round."""
     started = clock()
     row = Row(prompt_length=len(request.prompt), max_tokens=request.max_tokens, eos=model.eos)
-    sampler = Sampler([request.sampling], model.suppress)
+    sampler = Sampler([request.sampling], model.suppress, model.target.operations)
     drafter = model.drafter if request.depth else None
     parts = RoundParts(model.target, drafter, RULES[request.acceptance], sampler)
     state = prefill(model.target, request.prompt, device, progress=progress)

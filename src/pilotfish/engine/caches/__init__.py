@@ -8,7 +8,7 @@ Gemma 4 writes and reads through `update` and `attend`; other families take a vi
 `make_mask`, `update_and_fetch`).
 """
 
-from pilotfish.engine.caches.base import CacheSpec, View, row_positions
+from pilotfish.engine.caches.base import CacheSpec, View
 from pilotfish.engine.caches.full import FullSpec
 from pilotfish.engine.caches.recurrent import RecurrentSpec
 from pilotfish.engine.caches.sliding import SlidingSpec
@@ -23,6 +23,5 @@ __all__ = [
     "SlidingSpec",
     "TailedSpec",
     "View",
-    "row_positions",
     "specs_for",
 ]

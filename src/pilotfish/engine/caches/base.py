@@ -15,6 +15,8 @@ GROWTH = 256  # slots a full-attention buffer grows by at least; smaller steps c
 class View(Protocol):
     """One layer's cache during one forward pass."""
 
+    buffers: Buffers
+
     @property
     def offset(self) -> mx.array | int:
         """Tokens in the cache before the pass: (B,) int32, or an int that the host knows."""
@@ -71,11 +73,6 @@ class CacheSpec(Protocol):
 
         Attention caches return `buffers` untouched. Raises DraftingUnsupportedError where that is impossible.
         """
-
-
-def row_positions(length: mx.array, rows: int) -> mx.array:
-    """(B, rows) int32: positions of the rows of a pass that starts at `length`."""
-    return length[:, None] + mx.arange(rows, dtype=mx.int32)
 
 
 class AttentionSpec:

@@ -107,7 +107,7 @@ class AssistantNetwork:
         Returns the normed output (B, 1, hidden) for `head`, and the next state (B, 1, backbone).
         """
         project, norm = self.operations.project, self.model.model.norm
-        x = project(mx.concatenate([embedded, hidden.astype(embedded.dtype)], axis=-1), [self.before])
+        x = project(self.operations.concatenate([embedded, hidden.astype(embedded.dtype)]), [self.before])
         for layer in self.layers:
             x = layer(x, views[layer.kind], None)
         x = self.operations.rms_norm(x, norm.weight, norm.eps)
@@ -136,15 +136,19 @@ class Gemma4Assistant:
         token, hidden = state.token, state.hidden
         tokens: list[mx.array] = []
         probabilities: list[mx.array] = []
+        fuse, ordered = self.target.operations.fuse, self.model.args.use_ordered_embeddings
         for j in range(depth):
             x, hidden = self.network.step(self.target.embed(token), hidden, views)
+            if ordered:  # the choice of clusters is made of MLX's own operations, which cannot be fused with ours
+                x, hidden = fuse([x, hidden])
             logits, ids = self.network.head(x)
-            token, p = propose(logits, state.length[:, None] + 1 + j, ids)
+            token, p = propose(logits, 1 + j, ids)
             tokens.append(token)
             if p is not None:
                 probabilities.append(p)
         drawn_from = mx.concatenate(probabilities, axis=1) if probabilities else None
-        return Draft(mx.concatenate(tokens, axis=1), drawn_from)
+        together = self.target.operations.concatenate(tokens)
+        return Draft(together if ordered or probabilities else fuse([together])[0], drawn_from)
 
     def _views(self, state: DecodeState) -> dict[str, View]:
         """The donors' keys and values, opened at the newest position that has any; nothing is written to them."""

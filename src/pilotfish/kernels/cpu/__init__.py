@@ -10,7 +10,7 @@ from typing import Any
 
 import mlx.core as mx
 
-from pilotfish.kernels.operations import Residual, Runs
+from pilotfish.kernels.operations import Choice, Residual, Runs
 from pilotfish.kernels.rotation import Rotation
 from pilotfish.kernels.weights import Weights
 
@@ -51,6 +51,23 @@ class CpuOperations:
         out: mx.array = self._native.lookup(ids, table.native, table.inputs, scale, dtype)
         return out
 
+    def concatenate(self, parts: Sequence[mx.array]) -> mx.array:
+        out: mx.array = self._native.concatenate(parts)
+        return out
+
+    def blend(
+        self, projected: mx.array, own: mx.array, weight: mx.array, *, eps: float, scale: float, factor: float,
+    ) -> mx.array:  # fmt: skip
+        out: mx.array = self._native.blend(projected, own, weight, eps, scale, factor)
+        return out
+
+    def choices(self, rows: Sequence[Choice], suppress: Sequence[int]) -> CpuChooser:
+        return CpuChooser(self._native, rows, suppress)
+
+    def fuse(self, outputs: Sequence[mx.array]) -> list[mx.array]:
+        fused: list[mx.array] = self._native.fuse(outputs)
+        return fused
+
     def rms_norm(self, x: mx.array, weight: mx.array | None, eps: float) -> mx.array:
         out: mx.array = self._native.rms_norm(x, weight, eps)
         return out
@@ -85,6 +102,23 @@ class PreparedWeights:
 
     def __init__(self, native: Any, inputs: int) -> None:
         self.native, self.inputs = native, inputs
+
+
+class CpuChooser:
+    """The choice of tokens as one operation."""
+
+    def __init__(self, extension: Any, rows: Sequence[Choice], suppress: Sequence[int]) -> None:
+        self._native = extension
+        self._by_stream = [
+            extension.Choices(
+                [(r.temperature, r.top_p, r.log_min_p, r.top_k, *r.words[stream]) for r in rows], suppress
+            )
+            for stream in range(len(rows[0].words))
+        ]
+
+    def __call__(self, logits: mx.array, length: mx.array, shift: int, ids: mx.array | None, stream: int) -> mx.array:
+        out: mx.array = self._native.choose(logits, length, shift, ids, self._by_stream[stream])
+        return out
 
 
 @cache

@@ -207,19 +207,4 @@ mx::array attention(const mx::array& q, const Arrays& keys, const Arrays& values
   return operation("PilotfishAttention", std::move(inputs), {{{batch, rows, heads * dim}, q.dtype()}}, s, body)[0];
 }
 
-mx::array argmax(const mx::array& x, mx::StreamOrDevice s) {
-  const int64_t size = x.shape(-1), rows = size ? x.size() / size : 0;
-  auto shape = x.shape();
-  shape.pop_back();
-  return operation("PilotfishArgmax", {x}, {{std::move(shape), mx::int32}}, s, [=](const Arrays& in, Arrays& out) {
-    parallel_for(rows, size > (1 << 15) ? 1 : rows, [&](int begin, int end) {
-      std::vector<float> wide;
-      for (int r = begin; r < end; ++r) {
-        const float* row = floats(in[0], r * size, size, wide);
-        out[0].data<int>()[r] = int(std::max_element(row, row + size) - row);
-      }
-    });
-  })[0];
-}
-
 }  // namespace pilotfish

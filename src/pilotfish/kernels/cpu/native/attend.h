@@ -30,9 +30,6 @@ mx::array attention(const mx::array& q, const Arrays& keys, const Arrays& values
                     const std::optional<mx::array>& start, int64_t first, int64_t window, bool ring, float scale,
                     mx::StreamOrDevice s);
 
-// Index of the largest of the last axis, the first where several are equal; int32.
-mx::array argmax(const mx::array& x, mx::StreamOrDevice s);
-
 // Bytes that `write` copied since the last call, of buffers that it could not write in place.
 int64_t take_copied_bytes();
 

@@ -6,6 +6,7 @@
 #include <nanobind/stl/vector.h>
 
 #include "attend.h"
+#include "choose.h"
 #include "parallel.h"
 #include "project.h"
 
@@ -15,6 +16,11 @@ using namespace pilotfish;
 using Optional = std::optional<mx::array>;
 
 namespace {
+
+struct Choices {
+  std::vector<Choice> rows;
+  std::vector<int> suppress;
+};
 
 // Keeps what Python built from a named tuple of arrays and numbers, so that it is unpacked once, not in every call.
 void bind_weights(nb::module_& m) {
@@ -69,8 +75,33 @@ NB_MODULE(_native, m) {
         },
         "q"_a, "keys"_a, "values"_a, "length"_a, "start"_a.none() = nb::none(), "first"_a = 0, "window"_a, "ring"_a,
         "scale"_a);
-  m.def("argmax", [](const mx::array& x) { return argmax(x, {}); }, "x"_a);
+  m.def("blend",
+        [](const mx::array& projected, const mx::array& own, const mx::array& weight, float eps, float scale,
+           float factor) { return blend(projected, own, weight, eps, scale, factor, {}); },
+        "projected"_a, "own"_a, "weight"_a, "eps"_a, "scale"_a, "factor"_a);
+  m.def("concatenate", [](const Arrays& parts) { return concatenate(parts, {}); }, "parts"_a);
+  m.def("fuse", &fuse, "outputs"_a);
+  nb::class_<Choices>(m, "Choices")
+      .def("__init__",
+           [](Choices* self, const std::vector<std::tuple<float, float, float, int, uint32_t, uint32_t>>& rows,
+              std::vector<int> suppress) {
+             new (self) Choices{{}, std::move(suppress)};
+             for (const auto& [temperature, top_p, log_min_p, top_k, first, second] : rows)
+               self->rows.push_back({temperature, top_p, log_min_p, top_k, {first, second}});
+           },
+           "rows"_a, "suppress"_a);
+  m.def("choose",
+        [](const mx::array& logits, const mx::array& length, int shift, Optional ids, const Choices& choices) {
+          return choose(logits, length, shift, ids, choices.rows, choices.suppress, {});
+        },
+        "logits"_a, "length"_a, "shift"_a, "ids"_a.none(), "choices"_a);
   m.def("take_copied_bytes", &take_copied_bytes);
   m.def("form", [] { return std::string(form().name); });
+  m.def("forms", [] {
+    std::vector<std::string> names;
+    for (const Form* f : forms()) names.push_back(f->name);
+    return names;
+  });
+  m.def("use_form", &use_form, "name"_a);
   m.def("threads", &thread_count);
 }

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
+#include <vector>
 
 namespace pilotfish {
 
@@ -56,8 +58,12 @@ struct Form {
 extern const Form portable_form;
 extern const Form avx2_form;
 
-// The best form this processor can run, or the one named by PILOTFISH_FORM.
+// The forms that this processor can run, the best first.
+const std::vector<const Form*>& forms();
+
+// The one in use: the best, or the one named by PILOTFISH_FORM or `use_form`, which tests call between operations.
 const Form& form();
+void use_form(const std::string& name);  // throws std::invalid_argument where this processor cannot run it
 
 // Whether a format's lanes hold neighbouring weights, which `pack` must know.
 constexpr bool is_transposed(Format format) { return format == Format::int4 || format == Format::e2m1; }

@@ -278,4 +278,23 @@ mx::array lookup(const mx::array& ids, const Weights& table, int k, float scale,
   })[0];
 }
 
+mx::array blend(const mx::array& projected, const mx::array& own, const mx::array& weight, float eps, float scale,
+                float factor, mx::StreamOrDevice s) {
+  const int width = weight.shape(0), layers = projected.shape(-1) / width;
+  const int64_t count = projected.size() / width;
+  mx::Shape shape{projected.shape(0), projected.shape(1), layers, width};
+  return operation("PilotfishBlend", {projected, own, weight}, {{std::move(shape), own.dtype()}}, s,
+                   [=](const Arrays& in, Arrays& out) {
+    std::vector<float> a, b, w, row(width);
+    const float *from = floats(in[0], 0, in[0].size(), a), *other = floats(in[1], 0, in[1].size(), b);
+    const float* norm = floats(in[2], 0, width, w);
+    for (int64_t r = 0; r < count; ++r) {
+      for (int i = 0; i < width; ++i) row[i] = from[r * width + i] * scale;
+      form().norm(row.data(), norm, width, eps, row.data());
+      for (int i = 0; i < width; ++i) row[i] = (row[i] + other[r * width + i]) * factor;
+      form().from_floats(row.data(), width, dtype_of(out[0]), out[0].data<uint8_t>() + r * width * out[0].itemsize());
+    }
+  })[0];
+}
+
 }  // namespace pilotfish

@@ -38,4 +38,9 @@ mx::array gather(const mx::array& x, const mx::array& indices, const Weights& st
 // Rows of a matrix that ids (...) name, times `scale` -> (..., k) in `dtype`.
 mx::array lookup(const mx::array& ids, const Weights& table, int k, float scale, mx::Dtype dtype, mx::StreamOrDevice s);
 
+// Gemma 4's inputs of each layer: (rms_norm(projected * scale, weight) + own) * factor, both (batch, rows, layers * width)
+// -> (batch, rows, layers, width).
+mx::array blend(const mx::array& projected, const mx::array& own, const mx::array& weight, float eps, float scale,
+                float factor, mx::StreamOrDevice s);
+
 }  // namespace pilotfish
