@@ -13,6 +13,7 @@ namespace {
 
 std::atomic<int64_t> copied_bytes{0};
 
+constexpr int64_t WORTH_WAKING = 1 << 20;  // multiplications that take about as long as waking a thread
 constexpr int TOGETHER = 16;  // rows that share a unit of work; more rows come in tiles of as many
 
 int64_t width_of(const mx::array& a) { return a.itemsize(); }
@@ -54,7 +55,7 @@ Arrays heads(const mx::array& x, const mx::array& q_weight, const std::optional<
     const int64_t item = width_of(out[0]);
     const int* start = in[1].data<int>();
     const float* frequency = in[2].data<float>();
-    parallel_for(batch * rows, 8, [&](int begin, int end) {
+    parallel_for(batch * rows, 64, [&](int begin, int end) {
       std::vector<float> wide, q_scale, k_scale, normed(dim), turned(dim), cosine(dim / 2), sine(dim / 2);
       const float* qw = floats(in[3], 0, dim, q_scale);
       const float* kw = in.size() > 4 ? floats(in[4], 0, dim, k_scale) : nullptr;
@@ -176,7 +177,7 @@ mx::array attention(const mx::array& q, const Arrays& keys, const Arrays& values
       std::fill_n(into, width, -std::numeric_limits<float>::infinity());
       std::fill_n(into + width, partial - width, 0.0f);
     };
-    parallel_for(units, work > (1 << 18) ? 1 : units, [&](int from, int to) {
+    parallel_for(units, std::max<int64_t>(1, WORTH_WAKING / std::max<int64_t>(1, work)), [&](int from, int to) {
       std::vector<float> whole(partial), one(partial);
       for (int u = from; u < to; ++u) {
         if (split_blocks) {

@@ -10,7 +10,7 @@
 namespace pilotfish {
 namespace {
 
-constexpr int64_t GRAIN = 1 << 17;  // weights times rows a thread must have to be worth waking
+constexpr int64_t GRAIN = 1 << 21;  // weights times rows that take about as long as waking a thread
 
 Format format_of(const Weights& m) {
   if (m.bits == 0) {
