@@ -17,25 +17,6 @@ using pilotfish::KEY_BLOCK;
 
 constexpr float NEVER = -std::numeric_limits<float>::infinity();
 
-// Each of eight accumulators summed by the tree of `sum`, together.
-inline vf sums_of(const vf (&a)[8]) {
-#if defined(__AVX2__)
-  const auto fold = [](vf x, vf y) {  // (x0+x4, x1+x5, x2+x6, x3+x7, y0+y4, ...)
-    return (vf)_mm256_permute2f128_ps((__m256)x, (__m256)y, 0x20) + (vf)_mm256_permute2f128_ps((__m256)x, (__m256)y, 0x31);
-  };
-  const auto pairs = [](vf x, vf y) {  // of two folds: (t0+t2, t1+t3) of x, of y, in each half
-    return (vf)_mm256_shuffle_ps((__m256)x, (__m256)y, 0x44) + (vf)_mm256_shuffle_ps((__m256)x, (__m256)y, 0xee);
-  };
-  const vf f01 = fold(a[0], a[4]), f23 = fold(a[1], a[5]), f45 = fold(a[2], a[6]), f67 = fold(a[3], a[7]);
-  const vf p = pairs(f01, f23), q = pairs(f45, f67);
-  return (vf)_mm256_shuffle_ps((__m256)p, (__m256)q, 0x88) + (vf)_mm256_shuffle_ps((__m256)p, (__m256)q, 0xdd);
-#else
-  vf out;
-  for (int i = 0; i < 8; ++i) out[i] = sum(a[i]);
-  return out;
-#endif
-}
-
 // Where the key of a position lies: in one of two straight runs, or in a ring.
 template <class T>
 struct Place {

@@ -59,15 +59,6 @@ inline void decode(ScaleType type, const void* from, int64_t at, int count, floa
   }
 }
 
-inline float dot(const float* a, const float* b, int count) {
-  vf total = {};
-  int i = 0;
-  for (; i + LANES <= count; i += LANES) total = fma(load(a + i), load(b + i), total);
-  float rest = 0;
-  for (; i < count; ++i) rest += a[i] * b[i];
-  return sum(total) + rest;
-}
-
 // How scales lie over a chunk: 1 << per_chunk of them, or one for 1 << -per_chunk chunks.
 inline int log_scales_per_chunk(int group) { return group == 16 ? 2 : group == 32 ? 1 : group == 64 ? 0 : -1; }
 
@@ -156,54 +147,85 @@ inline Kernel kernel_for(Format format, int rows) {
 // Columns go in tiles and chunks in spans, so that a span of x stays in the first-level cache while a tile passes.
 // One or two rows of x stay in the second level, which is fast enough for them: longer runs of weights read faster.
 constexpr int TILE = 16, SPAN = 96, LONG_SPAN = 512;
+constexpr int MANY = 64;  // scales of a column
 
 inline int span_for(int rows) { return rows <= 2 ? LONG_SPAN : SPAN / rows; }
 
 // Scratch of one thread.
 struct Columns {
-  std::vector<float> scales, biases;
+  std::vector<float> scales, biases;  // biases by group, then column of the tile
   vf totals[TILE * MAX_ROWS];
 };
+
+// A pass of the tile's columns over chunks [first, last).
+void add_tile(const Matrix& a, const Kernel& kernel, const float* x, int rows, int tile, int width, int first, int last,
+              Columns& scratch) {
+  const int stop = std::min(last, a.k / CHUNK), groups = kernel.scaled ? a.k / a.group : 0;
+  const int64_t row_bytes = int64_t(a.k) * kernel.chunk_bytes / CHUNK, x_chunk = int64_t(rows) * CHUNK;
+  int from = 0, count = 0, within = 0;  // scales of these chunks, and chunks before `first` that share the first scale
+  if (kernel.scaled) {
+    from = first * CHUNK / a.group, count = std::min(groups, (last * CHUNK + a.group - 1) / a.group) - from;
+    within = a.group > CHUNK ? first % (a.group / CHUNK) : 0;
+  }
+  const bool together = count == groups && count <= MANY;  // few scales a column: those of the whole tile in one go
+  if (together) decode(a.scale_type, a.scales, int64_t(tile) * groups, width * groups, scratch.scales.data());
+  for (int c = 0; c < width; ++c) {
+    const uint8_t* w = a.w + (tile + c) * row_bytes + int64_t(first) * kernel.chunk_bytes;
+    const float* scales = scratch.scales.data() + (together ? c * groups : 0);
+    if (!together) decode(a.scale_type, a.scales, int64_t(tile + c) * groups + from, count, scratch.scales.data());
+    vf* totals = scratch.totals + c * rows;
+    kernel.add_span(w, x + first * x_chunk, scales, a.group, within, stop - first, totals);
+    if (stop < last) {  // the row ends inside a chunk
+      uint8_t rest[CHUNK * sizeof(float)] = {};
+      w += int64_t(stop - first) * kernel.chunk_bytes;
+      std::memcpy(rest, w, a.w + (tile + c + 1) * row_bytes - w);
+      kernel.add_span(rest, x + stop * x_chunk, scales, a.group, within + stop - first, 1, totals);
+    }
+  }
+}
+
+// Lanes of the totals together, eight columns at a time, and the biases' part: their dot product with sums of x.
+void finish_tile(const Matrix& a, const float* sums, int rows, float* out, int64_t stride, int tile, int width,
+                 Columns& scratch) {
+  const int groups = a.biases ? a.k / a.group : 0;
+  if (groups) {
+    const float* by_column = scratch.scales.data();
+    decode(a.scale_type, a.biases, int64_t(tile) * groups, width * groups, scratch.scales.data());
+    for (int c = 0; c < width; ++c)
+      for (int g = 0; g < groups; ++g) scratch.biases[g * TILE + c] = by_column[c * groups + g];
+  }
+  for (int c = 0; c < width; c += LANES) {
+    const int count = std::min(LANES, width - c);
+    for (int m = 0; m < rows; ++m) {
+      const vf* totals = scratch.totals + c * rows + m;  // of columns that are not there as well: they are zero
+      const vf lanes[LANES] = {totals[0],        totals[rows],     totals[2 * rows], totals[3 * rows],
+                               totals[4 * rows], totals[5 * rows], totals[6 * rows], totals[7 * rows]};
+      vf result = sums_of(lanes), biased = {};
+      for (int g = 0; g < groups; ++g)
+        biased = fma(load(&scratch.biases[g * TILE + c]), splat(sums[m * groups + g]), biased);
+      if (groups) result += biased;
+      result *= splat(a.factor);
+      float* to = out + m * stride + tile + c;
+      if (count == LANES) {
+        store(to, result);
+      } else {
+        for (int i = 0; i < count; ++i) to[i] = result[i];
+      }
+    }
+  }
+}
 
 // Columns [begin, end) of at most MAX_ROWS rows.
 void columns(const Matrix& a, const float* x, const float* sums, int rows, float* out, int64_t stride, int begin,
              int end, Columns& scratch) {
   const Kernel kernel = kernel_for(a.format, rows);
-  const int whole = a.k / CHUNK, chunks = chunks_of(a.k), span = span_for(rows);
-  const int groups = kernel.scaled ? a.k / a.group : 0;
-  const int64_t row_bytes = int64_t(a.k) * kernel.chunk_bytes / CHUNK, x_chunk = int64_t(rows) * CHUNK;
-  float* scales = scratch.scales.data();
+  const int chunks = chunks_of(a.k), span = span_for(rows);
   for (int tile = begin; tile < end; tile += TILE) {
     const int width = std::min(TILE, end - tile);
-    std::fill_n(scratch.totals, width * rows, vf{});
-    for (int first = 0; first < chunks; first += span) {
-      const int last = std::min(chunks, first + span), stop = std::min(last, whole);
-      for (int c = 0; c < width; ++c) {
-        const uint8_t* w = a.w + (tile + c) * row_bytes + int64_t(first) * kernel.chunk_bytes;
-        int within = 0;  // chunks before `first` that share its scale
-        if (kernel.scaled) {
-          const int from = first * CHUNK / a.group, to = std::min(groups, (last * CHUNK + a.group - 1) / a.group);
-          decode(a.scale_type, a.scales, int64_t(tile + c) * groups + from, to - from, scales);
-          within = a.group > CHUNK ? first % (a.group / CHUNK) : 0;
-        }
-        vf* totals = scratch.totals + c * rows;
-        kernel.add_span(w, x + first * x_chunk, scales, a.group, within, stop - first, totals);
-        if (stop < last) {  // the row ends inside a chunk
-          uint8_t rest[CHUNK * sizeof(float)] = {};
-          w += int64_t(stop - first) * kernel.chunk_bytes;
-          std::memcpy(rest, w, a.w + (tile + c + 1) * row_bytes - w);
-          kernel.add_span(rest, x + stop * x_chunk, scales, a.group, within + stop - first, 1, totals);
-        }
-      }
-    }
-    for (int c = 0; c < width; ++c) {
-      if (a.biases) decode(a.scale_type, a.biases, int64_t(tile + c) * groups, groups, scratch.biases.data());
-      for (int m = 0; m < rows; ++m) {
-        float result = sum(scratch.totals[c * rows + m]);
-        if (a.biases) result += dot(scratch.biases.data(), sums + int64_t(m) * groups, groups);
-        out[m * stride + tile + c] = result * a.factor;
-      }
-    }
+    std::fill_n(scratch.totals, (width + LANES - 1) / LANES * LANES * rows, vf{});
+    for (int first = 0; first < chunks; first += span)
+      add_tile(a, kernel, x, rows, tile, width, first, std::min(chunks, first + span), scratch);
+    finish_tile(a, sums, rows, out, stride, tile, width, scratch);
   }
 }
 
@@ -212,7 +234,8 @@ void matmul(const Matrix& a, const float* x, const float* sums, int rows, float*
             int end) {
   static thread_local Columns scratch;
   const int64_t packed = packed_size(1, a.k), groups = a.biases ? a.k / a.group : 0;
-  if (a.scales) scratch.scales.resize((LONG_SPAN + 2) * (CHUNK / 16) + LANES), scratch.biases.resize(groups);
+  if (a.scales) scratch.scales.resize((LONG_SPAN + 2) * (CHUNK / 16) + TILE * std::max<int>(MANY, groups) + LANES);
+  scratch.biases.resize(groups * TILE);
   for (int r = 0; r < rows; r += MAX_ROWS)
     columns(a, x + r * packed, sums + r * groups, std::min(MAX_ROWS, rows - r), out + r * stride, stride, begin, end,
             scratch);
