@@ -13,6 +13,7 @@ import mlx.nn as nn
 from mlx_lm.models import gemma4_text, switch_layers
 
 from pilotfish.kernels.choice import best_operations
+from pilotfish.kernels.operations import Operations, Prepared
 from pilotfish.kernels.small_batch import FLOATS
 from pilotfish.kernels.weights import weights_of
 
@@ -27,13 +28,19 @@ class Installed:
     left: dict[str, str]
 
 
+def _prepared(layer: Any, operations: Operations) -> Prepared:
+    """The layer's weights as the kernels want them, made anew when other arrays were loaded into it."""
+    weights = weights_of(layer)
+    known = layer.__dict__.get(PREPARED)
+    if known is None or any(old is not new for old, new in zip(known[0], weights, strict=True)):
+        known = (weights, operations.prepare(weights))
+        layer.__dict__[PREPARED] = known
+    return known[1]
+
+
 def _project(layer: Any, x: mx.array) -> mx.array:
     operations = best_operations()
-    prepared = layer.__dict__.get(PREPARED)
-    if prepared is None or prepared[0] is not layer["weight"]:  # new weights were loaded, or none prepared yet
-        prepared = (layer["weight"], operations.prepare(weights_of(layer)))
-        layer.__dict__[PREPARED] = prepared
-    return operations.project(x, [prepared[1]])
+    return operations.project(x, [_prepared(layer, operations)])
 
 
 class SmallBatchLinear(nn.Linear):
@@ -81,7 +88,7 @@ class SmallBatchDenseExperts(switch_layers.SwitchLinear):
 def _gather(layer: Any, x: mx.array, indices: mx.array) -> mx.array:
     """mlx-lm's convention: x (..., 1, 1, K), (..., picks, 1, K) or, sorted, (tokens, 1, K) with indices (tokens)."""
     operations = best_operations()
-    stack = operations.prepare(weights_of(layer))
+    stack = _prepared(layer, operations)
     if indices.ndim == x.ndim - 2:
         rows = x[..., 0, :] if x.shape[-3] == indices.shape[-1] else x[..., 0, 0, :]
         out = operations.gather(rows, indices, stack)[..., None, :]

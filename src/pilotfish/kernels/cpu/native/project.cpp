@@ -1,6 +1,7 @@
 #include "project.h"
 
 #include <algorithm>
+#include <map>
 #include <numeric>
 #include <stdexcept>
 
@@ -93,20 +94,20 @@ class Packed {
   }
 
   const float* sums(int group) {
-    if (group_ != group) {
-      group_ = group;
-      sums_.assign(size_t(rows_) * (k_ / group), 0.0f);
-      for (size_t i = 0; i < sums_.size(); ++i)
-        for (int j = 0; j < group; ++j) sums_[i] += x_[i * group + j];
+    auto& made = sums_[group];
+    if (made.empty()) {
+      made.resize(size_t(rows_) * (k_ / group));
+      for (size_t i = 0; i < made.size(); ++i)
+        for (int j = 0; j < group; ++j) made[i] += x_[i * group + j];
     }
-    return sums_.data();
+    return made.data();
   }
 
  private:
   const float* x_;
-  int rows_, k_, group_ = 0;
+  int rows_, k_;
   std::vector<Floats> packed_[2];
-  std::vector<float> sums_;
+  std::map<int, std::vector<float>> sums_;  // by group
 };
 
 // Columns of several products that share x, as one range split over the threads.

@@ -1,0 +1,39 @@
+"""Every implementation of the operations that this machine can run, for the conformance suite."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import mlx.core as mx
+
+from pilotfish.kernels.cpu import CpuOperations, native
+from pilotfish.kernels.operations import Operations
+from pilotfish.kernels.stock import StockOperations
+
+Implementation = Callable[[], "contextmanager[Operations]"]
+
+
+@contextmanager
+def stock() -> Iterator[Operations]:
+    yield StockOperations()
+
+
+def cpu(form: str) -> Implementation:
+    @contextmanager
+    def use() -> Iterator[Operations]:
+        extension = native()
+        before = extension.form()
+        extension.use_form(form)
+        try:
+            yield CpuOperations(extension)
+        finally:
+            mx.synchronize()
+            extension.use_form(before)
+
+    return use
+
+
+IMPLEMENTATIONS: dict[str, Implementation] = {"stock": stock}
+if native() is not None and mx.default_device().type == mx.DeviceType.cpu:
+    IMPLEMENTATIONS |= {f"cpu {form}": cpu(form) for form in native().forms()}
