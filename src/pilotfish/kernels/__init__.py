@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from pilotfish.kernels.choice import best_operations
 from pilotfish.kernels.layers import Installed, install, uninstall
+from pilotfish.kernels.probe import Probe, probe
 from pilotfish.kernels.small_batch import (
     small_batch_attention,
     small_batch_gather_qmm,
@@ -21,8 +22,10 @@ from pilotfish.kernels.small_batch import (
 
 __all__ = [
     "Installed",
+    "Probe",
     "best_operations",
     "install",
+    "probe",
     "small_batch_attention",
     "small_batch_gather_qmm",
     "small_batch_matmul",

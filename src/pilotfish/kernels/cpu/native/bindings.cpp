@@ -1,5 +1,7 @@
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/map.h>
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/variant.h>
@@ -8,6 +10,7 @@
 #include "attend.h"
 #include "choose.h"
 #include "parallel.h"
+#include "profile.h"
 #include "project.h"
 
 namespace nb = nanobind;
@@ -96,6 +99,21 @@ NB_MODULE(_native, m) {
         },
         "logits"_a, "length"_a, "shift"_a, "ids"_a.none(), "choices"_a);
   m.def("take_copied_bytes", &take_copied_bytes);
+  m.def("set_profiling", [](bool on) { profiling = on; }, "on"_a);
+  m.def("take_profile", &take_profile);
+  m.def("read_bytes", [](const mx::array& a) {
+    // Reads an evaluated array once, as fast as this machine can: what the products are measured against.
+    std::atomic<uint64_t> all{0};
+    const auto* words = a.data<uint64_t>();
+    nb::gil_scoped_release release;
+    parallel_for(a.nbytes() / 64, 1 << 14, [&](int begin, int end) {
+      uint64_t sums[8] = {};
+      for (int64_t i = begin; i < end; ++i)
+        for (int j = 0; j < 8; ++j) sums[j] ^= words[i * 8 + j];
+      for (uint64_t s : sums) all ^= s;
+    });
+    return all.load();
+  }, "a"_a);
   m.def("form", [] { return std::string(form().name); });
   m.def("forms", [] {
     std::vector<std::string> names;

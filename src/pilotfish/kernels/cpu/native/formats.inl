@@ -25,7 +25,7 @@ inline vf floats(const float* p) { return load(p); }
 struct bf16 { uint16_t bits; };
 struct f16 { uint16_t bits; };
 
-inline vf floats(const bf16* p) { return (vf)(__builtin_convertvector(read<vh>(p), vu) << 16); }
+inline vf floats(const bf16* p) { return (vf)(widen(&p->bits) << 16); }
 
 inline vf floats(const f16* p) {
 #if defined(__F16C__)
@@ -67,7 +67,7 @@ struct Integer {
   static vf vector(const uint8_t* w) {
     w += v * LANES * Bits / 8;
     if constexpr (Bits == 8) {
-      return to_float(__builtin_convertvector(read<vb>(w), vu));
+      return to_float(widen(w));
     } else {
       uint64_t all = 0;
       std::memcpy(&all, w, Bits);  // never reads past the packed row
@@ -87,16 +87,16 @@ struct Integer<4> {
   static vf vector(const uint8_t* w) { return to_float((read<vu>(w) >> 4 * v) & splat(15u)); }
 };
 
-// e2m1: sign, then one of eight magnitudes, looked up as twice its value, a small integer: 0, 1, 2, 3, 4, 6, 8, 12. The
-// factor of two is taken back where a column is finished.
+// e2m1: sign, then one of eight magnitudes, looked up as twice its value, a small integer (0, 1, 2, 3, 4, 6, 8, 12) in
+// the top byte of a word. The factor of 2^25 is taken back where a column is finished.
 struct Float4 {
   static constexpr int chunk_bytes = CHUNK / 2;
   static constexpr bool transposed = true;
   template <int v>
   static vf vector(const uint8_t* w) {
     const vu nibbles = (v % 2 ? read<vu>(w) >> 4 : read<vu>(w)) & splat(0x0f0f0f0fu);
-    const vi doubled = (vi)lookup_bytes(nibbles, {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12});
-    return __builtin_convertvector(doubled << (24 - 8 * (v / 2)) >> 24, vf);
+    const vu doubled = lookup_bytes(nibbles, {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12});
+    return to_float((doubled << (24 - 8 * (v / 2))) & splat(0xff000000u));
   }
 };
 
@@ -105,7 +105,7 @@ struct Float8 {  // e4m3: its exponent is rebased by one multiplication, subnorm
   static constexpr bool transposed = false;
   template <int v>
   static vf vector(const uint8_t* w) {
-    const vu c = __builtin_convertvector(read<vb>(w + v * LANES), vu);
+    const vu c = widen(w + v * LANES);
     const vf magnitude = (vf)((c & splat(0x7fu)) << 20) * splat(0x1p120f);
     return (vf)((vu)magnitude | ((c & splat(0x80u)) << 24));
   }

@@ -35,27 +35,35 @@ void pack(const float* x, int rows, int k, bool transposed, float* packed) {
   }
 }
 
+inline vf vector_of(const uint8_t* p, ScaleType type) {
+  if (type == ScaleType::e4m3) return Float8::vector<0>(p);
+  const vu x = widen(p);
+  return (vf)(x == splat(0u) ? splat(0x00400000u) : x << 23);  // 2^(x - 127); 2^-127 is subnormal
+}
+
 // `count` scales or biases, beginning with number `at`, as floats.
 inline void decode(ScaleType type, const void* from, int64_t at, int count, float* out) {
   const auto* bytes = static_cast<const uint8_t*>(from) + at;
   const auto* words = static_cast<const uint16_t*>(from) + at;
+  const int whole = count / LANES * LANES;
   switch (type) {
-    case ScaleType::f32: std::copy_n(static_cast<const float*>(from) + at, count, out); break;
+    case ScaleType::f32: std::copy_n(static_cast<const float*>(from) + at, count, out); return;
     case ScaleType::bf16:
-      for (int i = 0; i < count; ++i) out[i] = from_bits(uint32_t(words[i]) << 16);
-      break;
+      for (int i = 0; i < whole; i += LANES) store(out + i, floats(reinterpret_cast<const bf16*>(words + i)));
+      for (int i = whole; i < count; ++i) out[i] = from_bits(uint32_t(words[i]) << 16);
+      return;
     case ScaleType::f16:
-      for (int i = 0; i < count; ++i) out[i] = from_half(words[i]);
-      break;
-    case ScaleType::e4m3:
-      for (int i = 0; i < count; ++i) {
-        const float magnitude = from_bits(uint32_t(bytes[i] & 0x7f) << 20) * 0x1p120f;
-        out[i] = bytes[i] & 0x80 ? -magnitude : magnitude;
-      }
-      break;
-    case ScaleType::e8m0:
-      for (int i = 0; i < count; ++i) out[i] = from_bits(bytes[i] ? uint32_t(bytes[i]) << 23 : 0x00400000u);
-      break;
+      for (int i = 0; i < whole; i += LANES) store(out + i, floats(reinterpret_cast<const f16*>(words + i)));
+      for (int i = whole; i < count; ++i) out[i] = from_half(words[i]);
+      return;
+    default:
+      for (int i = 0; i < whole; i += LANES) store(out + i, vector_of(bytes + i, type));
+      if (whole == count) return;
+      uint8_t rest[LANES] = {};
+      float values[LANES];
+      std::copy_n(bytes + whole, count - whole, rest);
+      store(values, vector_of(rest, type));
+      std::copy_n(values, count - whole, out + whole);
   }
 }
 

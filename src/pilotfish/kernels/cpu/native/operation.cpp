@@ -10,6 +10,7 @@
 #include "mlx/backend/cpu/encoder.h"
 #include "mlx/ops.h"
 #include "mlx/primitives.h"
+#include "profile.h"
 
 namespace pilotfish {
 namespace {
@@ -32,7 +33,10 @@ class Operation : public mx::Primitive {
     }
     for (const auto& input : inputs) in.push_back(mx::array::unsafe_weak_copy(input));
     mx::cpu::get_command_encoder(stream()).dispatch(
-        [body = body_, in = std::move(in), out = std::move(out)]() mutable { body(in, out); });
+        [name = name_, body = body_, in = std::move(in), out = std::move(out)]() mutable {
+          const Span span(name);
+          body(in, out);
+        });
   }
 
   void eval_gpu(const Arrays&, Arrays&) override {
@@ -79,7 +83,8 @@ class Program {
       outside.push_back(a);
       return slots_[a.id()] = -int(outside.size());
     }
-    Step step{operation_of(a)->body(), {}, made_, {}};
+    const auto* op = operation_of(a);
+    Step step{op->name(), op->body(), {}, made_, {}, {}};
     for (const auto& input : a.inputs()) step.inputs.push_back(slot(input));
     step.first = made_;
     for (const auto& output : a.outputs()) {
@@ -107,7 +112,10 @@ class Program {
         }
         out.push_back(*output);
       }
-      step.body(in, out);
+      {
+        const Span span(step.name);
+        step.body(in, out);
+      }
       for (int slot : step.last_used) made[slot].reset();
     }
   }
@@ -127,6 +135,7 @@ class Program {
 
  private:
   struct Step {
+    const char* name;
     Body body;
     std::vector<int> inputs;
     int first;

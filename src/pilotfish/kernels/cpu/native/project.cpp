@@ -7,6 +7,7 @@
 
 #include "mlx/ops.h"
 #include "parallel.h"
+#include "profile.h"
 
 namespace pilotfish {
 namespace {
@@ -73,8 +74,8 @@ Slot slot_for(const Weights& m, Arrays& inputs, int k) {
   slot.matrix.format = format_of(m);
   if (m.bits) slot.matrix.scale_type = scale_type(m);
   slot.matrix.n = m.w.shape(-2), slot.matrix.k = k, slot.matrix.group = m.group;
-  // Four-bit floats come out of the kernel doubled.
-  slot.matrix.factor = slot.matrix.format == Format::e2m1 ? 0.5f : 1.0f;
+  // The kernel's four-bit floats are 2^25 times what they stand for.
+  slot.matrix.factor = slot.matrix.format == Format::e2m1 ? 0x1p-25f : 1.0f;
   if (m.global_scale) slot.global_scale = inputs.size(), inputs.push_back(mx::astype(*m.global_scale, mx::float32));
   return slot;
 }
@@ -112,6 +113,7 @@ class Packed {
 
 // Columns of several products that share x, as one range split over the threads.
 void multiply(const std::vector<Matrix>& matrices, Packed& x, int rows, float* out, int64_t stride) {
+  const Span span("matmul");
   struct Part {
     Matrix matrix;
     const float *packed, *sums;

@@ -52,6 +52,23 @@ inline vf fma(vf a, vf b, vf c) {
 #endif
 }
 
+// LANES bytes or 16-bit words at p as 32-bit numbers. Spelled out: gcc takes the conversion of short vectors apart.
+inline vu widen(const uint8_t* p) {
+#if defined(__AVX2__)
+  return (vu)_mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)));
+#else
+  return __builtin_convertvector(read<vb>(p), vu);
+#endif
+}
+
+inline vu widen(const uint16_t* p) {
+#if defined(__AVX2__)
+  return (vu)_mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+#else
+  return __builtin_convertvector(read<vh>(p), vu);
+#endif
+}
+
 inline vf to_float(vu v) { return __builtin_convertvector((vi)v, vf); }
 
 inline vf max(vf a, vf b) { return a > b ? a : b; }
