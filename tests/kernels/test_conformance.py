@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -12,7 +12,7 @@ import pytest
 from pilotfish.kernels.operations import Operations, Residual, Runs
 from pilotfish.kernels.rotation import Rotation
 from pilotfish.kernels.weights import GLOBAL_UNIT, Weights
-from tests.kernels.implementations import IMPLEMENTATIONS
+from tests.kernels.implementations import EMULATED, IMPLEMENTATIONS, METAL
 
 FORMATS = [
     *(("affine", bits, group) for bits in (2, 3, 4, 5, 6, 8) for group in (32, 64, 128)),
@@ -22,8 +22,20 @@ DTYPES = [mx.float32, mx.bfloat16, mx.float16]
 ROUNDING = {mx.float32: 2e-6, mx.bfloat16: 2**-8, mx.float16: 2**-10}  # one rounding of the result
 
 
-@pytest.fixture(params=sorted(IMPLEMENTATIONS))
+row_counts: Sequence[int] = range(1, 10)
+SLOW = {EMULATED: pytest.mark.slow}  # every number of rows and format is compiled anew
+
+
+def few_when_emulated(operations: Operations, common: bool) -> None:
+    """A case that is not common is left to the other implementations: the emulator compiles for a second each."""
+    if operations is METAL and not common:
+        pytest.skip("emulated in fewer combinations")
+
+
+@pytest.fixture(params=[pytest.param(name, marks=SLOW.get(name, ())) for name in sorted(IMPLEMENTATIONS)])
 def operations(request: pytest.FixtureRequest) -> Iterator[Operations]:
+    global row_counts
+    row_counts = (1, 2, 9) if request.param == EMULATED else range(1, 10)
     with IMPLEMENTATIONS[request.param]() as made:
         yield made
 
@@ -55,7 +67,7 @@ def assert_close(got: mx.array, want: np.ndarray, more: float = 1.0) -> None:
 def assert_rows_are_independent(run: Callable[[int, int], mx.array], rows: int, axis: int = 0) -> mx.array:
     """`run(i, j)` computes rows i to j: whatever the number, each row must come out the same. Returns all of them."""
     together = run(0, rows)
-    for count in (*range(1, min(rows, 9) + 1), rows):
+    for count in (*(n for n in row_counts if n <= rows), rows):
         for start in {0, rows - count, (rows - count) // 2}:
             part = run(start, start + count)
             index = [slice(None)] * together.ndim
@@ -68,6 +80,7 @@ def assert_rows_are_independent(run: Callable[[int, int], mx.array], rows: int, 
 @pytest.mark.parametrize(("mode", "bits", "group"), FORMATS)
 @pytest.mark.parametrize(("n", "k"), [(1, 128), (9, 384), (37, 640)])
 def test_quantized_matmul(operations, n, k, mode, bits, group, dtype):
+    few_when_emulated(operations, dtype == mx.float32 or (mode, group) in (("nvfp4", 16), ("affine", 64)))
     weights, dense = quantized((n, k), mode, bits, group, dtype)
     x, prepared = normal(17, k, seed=3, dtype=dtype), operations.prepare(weights)
 
@@ -398,6 +411,7 @@ def test_weights_that_are_views_or_broadcast(operations):
 
 
 def test_operations_are_lazy_and_can_be_compiled(operations):
+    few_when_emulated(operations, common=False)  # the emulator computes at once
     weights, _ = quantized((8, 128), "affine", 4, 64)
     prepared = operations.prepare(weights)
 

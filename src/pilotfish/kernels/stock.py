@@ -28,7 +28,7 @@ class StockOperations:
     ) -> mx.array:  # fmt: skip
         if norm is not None:
             x = mx.fast.rms_norm(x, *norm)
-        products = [multiply(x, m) for m in matrices]
+        products = [self.multiply(x, m) for m in matrices]
         if gated:
             wide: mx.array = nn.gelu_approx(products[0]) * products[1]
             return wide
@@ -40,6 +40,15 @@ class StockOperations:
             out = residual.stream + mx.fast.rms_norm(out, residual.weight, residual.eps)
             out = out if residual.scale is None else out * residual.scale
         return mx.tanh(out / cap) * cap if cap else out
+
+    def multiply(self, x: mx.array, m: Weights) -> mx.array:
+        """x (..., k) times the transpose of (n, k)."""
+        if not m.bits:
+            return x @ m.w.T
+        assert m.scales is not None
+        out: mx.array = mx.quantized_matmul(_wide(x), m.w, m.scales, m.biases, group_size=m.group_size, bits=m.bits,
+                                            mode=m.mode)  # fmt: skip
+        return out.astype(x.dtype)
 
     def gather(self, x: mx.array, indices: mx.array, stack: Weights) -> mx.array:
         picks = indices.shape[-1]
@@ -117,16 +126,6 @@ class StockOperations:
         keys, values, mask = laid_out(runs, length, q.shape[1], window)
         out = mx.fast.scaled_dot_product_attention(q.transpose(0, 2, 1, 3), keys, values, scale=scale, mask=mask)
         return out.transpose(0, 2, 1, 3).reshape(*q.shape[:2], -1)
-
-
-def multiply(x: mx.array, m: Weights) -> mx.array:
-    """x (..., k) times the transpose of (n, k), by MLX's own kernels."""
-    if not m.bits:
-        return x @ m.w.T
-    assert m.scales is not None
-    out: mx.array = mx.quantized_matmul(_wide(x), m.w, m.scales, m.biases, group_size=m.group_size, bits=m.bits,
-                                        mode=m.mode)  # fmt: skip
-    return out.astype(x.dtype)
 
 
 def visible(positions: mx.array, length: mx.array, rows: int, window: int | None) -> mx.array:
