@@ -96,9 +96,8 @@ def test_nvfp4_with_an_odd_number_of_groups(operations, k):
     weights, dense = quantized((24, k), "nvfp4", 4, 16)
     x, prepared = normal(50, k, seed=3), operations.prepare(weights)
 
-    assert_close(
-        assert_rows_are_independent(lambda i, j: operations.project(x[i:j], [prepared]), 50), float64(x) @ dense.T
-    )
+    assert_rows_are_independent(lambda i, j: operations.project(x[i:j], [prepared]), 17)
+    assert_close(operations.project(x, [prepared]), float64(x) @ dense.T)
 
 
 @pytest.mark.parametrize("n", range(1, 10))
