@@ -6,6 +6,7 @@ overshoots (an end of text, a stop, the budget) is dropped: the length goes back
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -14,11 +15,12 @@ from typing import NamedTuple
 import mlx.core as mx
 
 from pilotfish.engine import batch
-from pilotfish.engine.depth import DepthPolicy
+from pilotfish.engine.depth import DepthPolicy, Kept, RoundSeen
 from pilotfish.engine.round import RoundParts, run_round
 from pilotfish.engine.state import DecodeState, RoundResult
 from pilotfish.engine.target import Target
 
+AWAY = 0.25  # of a round's time with the caller, from which on it says nothing about the device
 PREFILL_CHUNK = 512  # rows of one prefill pass; larger ones need more memory for attention scores
 
 
@@ -75,16 +77,18 @@ class Row:
 
 @dataclass
 class Counts:
-    """Totals over the rounds that were read. `accepted_at[i]` counts rounds whose draft i was kept."""
+    """Totals over the rounds that were read. `accepted_at[i]` counts rounds that kept draft i; `depths` has each round's."""
 
     rounds: int = 0
     drafted: int = 0
     accepted: int = 0
     accepted_at: list[int] = field(default_factory=list)
     drafted_at: list[int] = field(default_factory=list)
+    depths: list[int] = field(default_factory=list)
 
     def add(self, depth: int, accepted: int) -> None:
         self.rounds += 1
+        self.depths.append(depth)
         self.drafted += depth
         self.accepted += accepted
         missing = [0] * (depth - len(self.drafted_at))
@@ -106,6 +110,7 @@ class Committed(NamedTuple):
 class _InFlight(NamedTuple):
     rows: list[Row]
     depth: int
+    behind: bool  # dispatched while another round was in flight, so the device went straight on to it
     packed: mx.array  # (B, 1 + depth + 1): accepted, then tokens
 
 
@@ -143,8 +148,10 @@ class DecodeLoop:
     """Decodes B prefilled rows until each has finished. Iterate `steps`; call `stop` to end a row at a token."""
 
     def __init__(self, parts: RoundParts, policy: DepthPolicy, state: DecodeState, rows: Sequence[Row],
-                 device: Device) -> None:  # fmt: skip
-        self.parts, self.policy, self.device = parts, policy, device
+                 device: Device, clock: Callable[[], float] = time.perf_counter) -> None:  # fmt: skip
+        self.parts, self.policy, self.device, self._clock = parts, policy, device, clock
+        self._completed: float | None = None  # when the last round was read
+        self._away = 0.0  # what the caller took since then
         self.rows, self.counts = list(rows), Counts()
         self._state, self._live = state, list(rows)
         self._in_flight: deque[_InFlight] = deque()
@@ -161,7 +168,10 @@ class DecodeLoop:
                         break  # the tails are full: let the device finish, then settle
                     self._settle()
                 self._dispatch()
-            yield self._read()
+            step = self._read()
+            left = self._clock()
+            yield step
+            self._away = self._clock() - left
             self._retire()
 
     def stop(self, row: Row, kept: int) -> None:
@@ -185,7 +195,9 @@ class DecodeLoop:
         self._state = self._state._replace(caches=caches)
 
     def _dispatch(self) -> None:
-        depth = 0 if self._first else self.policy.next_depth()  # right after prefill there is no hidden state yet
+        depth = (
+            0 if self._first else self.policy.next_depth(len(self._live))
+        )  # right after prefill there is no hidden state yet
         self._first = False
         tokens = max(row.length for row in self._live) + self._ahead() + depth + 1
         caches = tuple(
@@ -195,7 +207,7 @@ class DecodeLoop:
         packed = mx.concatenate([result.accepted[:, None], result.tokens], axis=1)
         self.device.dispatch(result, packed)
         self._state = result.state
-        self._in_flight.append(_InFlight(list(self._live), depth, packed))
+        self._in_flight.append(_InFlight(list(self._live), depth, bool(self._in_flight), packed))
 
     def _another_is_needed(self) -> bool:
         """False when every row is sure to finish in the rounds already in flight, which bring a token each."""
@@ -204,15 +216,27 @@ class DecodeLoop:
 
     def _read(self) -> list[Committed]:
         flight = self._in_flight.popleft()
-        step = []
-        for row, (accepted, *tokens) in zip(flight.rows, self.device.read(flight.packed), strict=True):
+        values = self.device.read(flight.packed)
+        seconds = self._seconds(flight)
+        step, kept = [], []
+        for row, (accepted, *tokens) in zip(flight.rows, values, strict=True):
             if row.finish_reason:
                 continue
             taken = row.take(tokens, accepted)
             self.counts.add(flight.depth, min(accepted, taken))
-            self.policy.observe(flight.depth, min(accepted, taken))
+            kept.append(Kept(min(accepted, taken), accepted < flight.depth and taken == accepted + 1))
             step.append(Committed(row, row.tokens[-taken:], row.drafted[-taken:]))
+        self.policy.observe(RoundSeen(flight.depth, len(flight.rows), kept, seconds))
         return step
+
+    def _seconds(self, flight: _InFlight) -> float | None:
+        """From one completion to the next: what the round took, unless the device had to wait for something else."""
+        now = self._clock()
+        before, self._completed = self._completed, now
+        if before is None or not flight.behind:
+            return None
+        taken = now - before
+        return taken if self._away < AWAY * taken else None
 
     def _retire(self) -> None:
         """Drop finished rows. Their state is the newest one with the length put back: a rollback moves nothing."""

@@ -1,0 +1,140 @@
+"""The controller: the depth with the most expected tokens per second, now and then another one to look again.
+
+Published points of comparison: Ollama's expected-value rule, GammaTune, BanditSpec, TapOut, SpecDec++. Like the first it
+maximises expected tokens over cost; unlike it, costs share a pace, plain decoding is timed again, and a change in the
+kind of text is noticed rather than averaged over.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from pilotfish.engine.depth.acceptance import Acceptance, AcceptanceMemory
+from pilotfish.engine.depth.costs import Costs
+from pilotfish.engine.depth.policy import RoundSeen
+
+log = logging.getLogger("pilotfish")
+
+FIRST_LOOK = (2, 2, 0, 0, 4, 1, 0, 3, 2, 6, 0, 4)  # depths of the first rounds of a loaded model
+PLAIN_EVERY = 200  # rounds between looks at plain decoding, which costs a round's drafts each time
+DEEPER_EVERY, DEEPER_AT_MOST = 24, 384  # rounds between looks one step deeper; doubled when it was not better
+BACK_EVERY, BACK_AT_MOST = 28, 56  # the same for drafting again after it stopped
+SWITCH = 1.005  # another depth must promise so much more
+NOTHING_KEPT_AFTER = 64  # drafted rounds without one kept draft that are worth a word in the log
+
+
+class DepthMemory:
+    """What a loaded model has shown, kept from request to request."""
+
+    def __init__(self, max_depth: int) -> None:
+        self.max_depth = max_depth
+        self.acceptance = AcceptanceMemory(max_depth)
+        self._costs: dict[int, Costs] = {}
+        self.rounds = 0
+        self.rounds_with_nothing = 0
+        self.warned = False
+
+    def costs(self, rows: int) -> Costs:
+        """For batches of `rows`."""
+        return self._costs.setdefault(rows, Costs(self.max_depth))
+
+
+class AutoDepth:
+    """Chooses for one sequence or batch. `max_depth` caps it below what the model allows."""
+
+    def __init__(self, memory: DepthMemory, max_depth: int | None = None) -> None:
+        self.memory = memory
+        self.max_depth = memory.max_depth if max_depth is None else min(max_depth, memory.max_depth)
+        self.best = min(2, self.max_depth)
+        self._acceptance = Acceptance(memory.acceptance, memory.max_depth)
+        self._rows = 1
+        self._since_plain = self._since_look = 0
+        self._deeper_every, self._back_every = DEEPER_EVERY, BACK_EVERY
+        self._probes: list[int] = []
+        self._choose()
+
+    @property
+    def parked(self) -> bool:
+        """Whether drafting does not pay at present."""
+        return self.best == 0
+
+    def next_depth(self, rows: int) -> int:
+        self._rows = rows
+        memory = self.memory
+        memory.rounds += 1
+        if memory.rounds <= len(FIRST_LOOK):
+            return min(FIRST_LOOK[memory.rounds - 1], self.max_depth)
+        if self._probes:
+            return self._probes.pop(0)
+        self._since_plain += 1
+        self._since_look += 1
+        if self.parked:
+            if self._since_look >= self._back_every and self.max_depth:
+                self._since_look = 0
+                self._back_every = min(2 * self._back_every, BACK_AT_MOST)
+                return 1
+            return 0
+        if self._since_plain >= PLAIN_EVERY:
+            self._since_plain = 0
+            self._probes = [0]
+            return 0
+        if self._since_look >= self._deeper_every and self.best < self.max_depth:
+            self._since_look = 0
+            self._deeper_every = min(2 * self._deeper_every, DEEPER_AT_MOST)
+            deeper = self._deeper()
+            self._probes = [deeper]
+            return deeper
+        return self.best
+
+    def _deeper(self) -> int:
+        """Where to look: one deeper, or at twice the depth where drafts are kept so often that it might pay."""
+        p, far = self._acceptance.probabilities(), min(2 * self.best, self.max_depth)
+        reached, near_tokens, tokens = 1.0, 0.0, 1.0
+        for depth in range(1, far + 1):
+            reached *= p[depth - 1]
+            tokens += reached
+            near_tokens = tokens if depth <= self.best else near_tokens
+        worth = tokens > 1.1 * near_tokens and not self.memory.costs(self._rows).known(far)
+        return far if worth else self.best + 1
+
+    def observe(self, seen: RoundSeen) -> None:
+        if seen.seconds is not None:
+            self.memory.costs(seen.rows).observe(seen.depth, seen.seconds)
+        if seen.depth == 0:
+            self._choose()
+            return
+        changed = self._acceptance.observe(seen.depth, seen.kept)
+        anything = any(row.accepted for row in seen.kept)
+        self._note(anything)
+        before = self.best
+        self._choose()
+        if changed or self.best > before:
+            self._deeper_every = DEEPER_EVERY
+        if before == 0 and anything and not self._probes:
+            self._probes = [2 if self.max_depth > 1 else 1] * 2  # it may pay again: look more closely
+            self._back_every = BACK_EVERY
+
+    def _choose(self) -> None:
+        costs, p = self.memory.costs(self._rows), self._acceptance.probabilities()
+        best, most = 0, 1 / costs.relative(0)
+        reached, tokens, current = 1.0, 1.0, most
+        for depth in range(1, self.max_depth + 1):
+            reached *= p[depth - 1]
+            tokens += reached
+            value = tokens / costs.relative(depth)
+            if depth == self.best:
+                current = value
+            if value > most:
+                best, most = depth, value
+        if best != self.best and most > SWITCH * current:
+            self.best = best
+
+    def _note(self, anything: bool) -> None:
+        memory = self.memory
+        memory.rounds_with_nothing = 0 if anything else memory.rounds_with_nothing + 1
+        if memory.rounds_with_nothing >= NOTHING_KEPT_AFTER and not memory.warned:
+            memory.warned = True
+            log.warning(
+                "drafting is on, but none of the drafts of %d rounds was accepted: decoding plainly, with a look now and "
+                "then; is this the drafter that belongs to the model?", memory.rounds_with_nothing,
+            )  # fmt: skip
