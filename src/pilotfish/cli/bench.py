@@ -10,11 +10,15 @@ from typing import Annotated
 
 import typer
 
+from pilotfish.cli import bench_pairs
 from pilotfish.cli.options import DraftOption, DtypeOption, JsonOption, LimitOption, ModelArgument, PromptsOption
 from pilotfish.cli.progress import bar
 from pilotfish.errors import OptionError
 
 app = typer.Typer(help="Measurements that anyone can repeat.", no_args_is_help=True)
+
+
+app.command(name="polyglot")(bench_pairs.polyglot)
 
 
 @app.callback()

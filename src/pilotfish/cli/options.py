@@ -13,3 +13,8 @@ DtypeOption = Annotated[str, typer.Option("--dtype", help="Compute in float32, b
 LimitOption = Annotated[int | None, typer.Option("--limit", min=1, help="Take so many prompts, spread evenly.")]
 PromptsOption = Annotated[Path | None, typer.Option("--prompts", help="Text or JSON Lines, one prompt a line.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
+
+
+def depth_of(text: str) -> int | str:
+    """The value of a --depth option; Request refuses what is neither a number nor auto."""
+    return int(text) if text.removeprefix("-").isdigit() else text

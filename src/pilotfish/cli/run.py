@@ -6,12 +6,13 @@ import json
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pilotfish.cli.options import DraftOption, DtypeOption, JsonOption, ModelArgument
+from pilotfish.cli.options import DraftOption, DtypeOption, JsonOption, ModelArgument, depth_of
 from pilotfish.cli.progress import PromptBar
 from pilotfish.errors import OptionError
 
@@ -29,7 +30,8 @@ def run(
     file: Annotated[Path | None, typer.Option("--file", help="Read the prompt from a file.")] = None,
     draft: DraftOption = None,
     no_draft: Annotated[bool, typer.Option("--no-draft", help="Decode plainly; load no drafter.")] = False,
-    depth: Annotated[int | None, typer.Option("--depth", help="Drafts a round; 0 is plain. Default 3.")] = None,
+    depth: Annotated[str, typer.Option("--depth", help="Drafts a round, or auto; 0 is plain decoding.")] = "auto",
+    max_depth: Annotated[int | None, typer.Option("--max-depth", help="With --depth auto: at most so many.")] = None,
     max_tokens: Annotated[int | None, typer.Option("--max-tokens", help="Stop after so many tokens.")] = None,
     temperature: Annotated[float | None, typer.Option("--temperature", help="0 is greedy.")] = None,
     top_k: Annotated[int | None, typer.Option("--top-k", help="Keep the k likeliest tokens; 0 keeps all.")] = None,
@@ -57,7 +59,8 @@ def run(
     if text is None and (raw or check or as_json):
         raise OptionError("a chat takes none of --raw, --check and --json; give a prompt, --file or standard input")
     options: dict[str, Any] = {
-        "max_tokens": max_tokens, "depth": depth, "temperature": temperature, "top_k": top_k, "top_p": top_p,
+        "max_tokens": max_tokens, "depth": depth_of(depth), "max_depth": max_depth, "temperature": temperature,
+        "top_k": top_k, "top_p": top_p,
         "min_p": min_p, "seed": seed, "acceptance": acceptance, "stop": tuple(stop or ()),
     }  # fmt: skip
     from pilotfish.runtime.loaded import load
@@ -93,12 +96,26 @@ def details(stats: Stats) -> str:
     prefill = stats.prompt_tokens / stats.prefill_seconds if stats.prefill_seconds else 0.0
     rows = {
         "speed": f"{stats.tokens_per_second:.1f} tokens/s, prompt {prefill:.0f} tokens/s",
-        "drafter": f"{stats.drafter}, depth {stats.depth}, {stats.acceptance}",
+        "drafter": f"{stats.drafter}, {stats.acceptance}"
+        if stats.drafted
+        else f"none: {stats.no_drafting or 'parked'}",
+        "depth": f"0: {stats.no_drafting}" if stats.no_drafting else depth_line(stats),
         "drafted": f"{stats.drafted}, accepted {stats.accepted}, by position {' '.join(shares) or '-'}",
         "sampling": f"temperature {stats.temperature:g}, seed {stats.seed}",
         "ended": f"{stats.finish_reason}, {stats.prompt_tokens} + {stats.tokens} tokens",
     }
     return "\n".join(f"{name:>9}  {value}" for name, value in rows.items())
+
+
+def depth_line(stats: Stats) -> str:
+    """What was asked for and how it went over time: means of up to ten stretches of rounds."""
+    depths = stats.depths[1:] or (0,)  # the first round is plain, whatever was asked for
+    count = min(10, len(depths))
+    bounds = [i * len(depths) // count for i in range(count + 1)]
+    means = [sum(depths[a:b]) / (b - a) for a, b in pairwise(bounds)]
+    over_time = " ".join(f"{m:.1f}" for m in means)
+    parked = f"; {stats.parked_seconds:.1f} s without drafts" if stats.parked_seconds >= 0.1 else ""
+    return f"{stats.depth}; over time {over_time}{parked}"
 
 
 def _prompt(prompt: str | None, file: Path | None) -> str | None:

@@ -77,7 +77,7 @@ class Row:
 
 @dataclass
 class Counts:
-    """Totals over the rounds that were read. `accepted_at[i]` counts rounds that kept draft i; `depths` has each round's."""
+    """Totals over the rounds that were read. `accepted_at[i]` counts rounds that kept draft i; `depths`: of each."""
 
     rounds: int = 0
     drafted: int = 0
@@ -85,6 +85,7 @@ class Counts:
     accepted_at: list[int] = field(default_factory=list)
     drafted_at: list[int] = field(default_factory=list)
     depths: list[int] = field(default_factory=list)
+    plain_seconds: float = 0.0  # of plain rounds
 
     def add(self, depth: int, accepted: int) -> None:
         self.rounds += 1
@@ -195,9 +196,8 @@ class DecodeLoop:
         self._state = self._state._replace(caches=caches)
 
     def _dispatch(self) -> None:
-        depth = (
-            0 if self._first else self.policy.next_depth(len(self._live))
-        )  # right after prefill there is no hidden state yet
+        # Right after prefill there is no hidden state yet to draft from.
+        depth = 0 if self._first else self.policy.next_depth(len(self._live))
         self._first = False
         tokens = max(row.length for row in self._live) + self._ahead() + depth + 1
         caches = tuple(
@@ -226,6 +226,7 @@ class DecodeLoop:
             self.counts.add(flight.depth, min(accepted, taken))
             kept.append(Kept(min(accepted, taken), accepted < flight.depth and taken == accepted + 1))
             step.append(Committed(row, row.tokens[-taken:], row.drafted[-taken:]))
+        self.counts.plain_seconds += seconds if seconds is not None and flight.depth == 0 else 0.0
         self.policy.observe(RoundSeen(flight.depth, len(flight.rows), kept, seconds))
         return step
 

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 from pilotfish.engine.acceptance import RULES
 from pilotfish.engine.decode import Committed, Counts, DecodeLoop, Device, Progress, Row, prefill
-from pilotfish.engine.depth import FixedDepth
+from pilotfish.engine.depth import AutoDepth, DepthPolicy, FixedDepth
 from pilotfish.engine.round import RoundParts
 from pilotfish.engine.sampling import Sampler
-from pilotfish.runtime.request import Event, Prepared, Stats
+from pilotfish.runtime.request import AUTO, Event, Prepared, Stats
 from pilotfish.text.detokenize import Detokenizer
 from pilotfish.text.stops import StopStrings
 
@@ -30,7 +30,7 @@ def complete(
     drafter = model.drafter if request.depth else None
     parts = RoundParts(model.target, drafter, RULES[request.acceptance], sampler)
     state = prefill(model.target, request.prompt, device, progress=progress)
-    loop = DecodeLoop(parts, FixedDepth(request.depth), state, [row], device)
+    loop = DecodeLoop(parts, _policy(model, request), state, [row], device, clock)
     prefilled = clock()
     text = TextOf(Detokenizer(model.backend_tokenizer, request.prompt), StopStrings(request.stops), model.eos)
     for step in loop.steps():
@@ -54,6 +54,12 @@ def complete(
                 if row.finish_reason
                 else None,
             )
+
+
+def _policy(model: LoadedModel, request: Prepared) -> DepthPolicy:
+    if request.depth == AUTO:
+        return AutoDepth(model.depth_memory, request.max_depth)
+    return FixedDepth(int(request.depth))
 
 
 class TextOf:
@@ -96,6 +102,8 @@ def _stats(model: LoadedModel, request: Prepared, row: Row, counts: Counts, pref
         accepted_at=tuple(counts.accepted_at),
         drafted_at=tuple(counts.drafted_at),
         depth=request.depth,
+        depths=tuple(counts.depths),
+        no_drafting=_why_not(model, request),
         drafter=model.drafter_name if request.depth else "none",
         acceptance=request.acceptance,
         temperature=request.sampling.temperature,
@@ -103,4 +111,11 @@ def _stats(model: LoadedModel, request: Prepared, row: Row, counts: Counts, pref
         cache_length=row.length,
         prefill_seconds=prefill_seconds,
         decode_seconds=decode_seconds,
+        parked_seconds=counts.plain_seconds if request.depth == AUTO else 0.0,
     )
+
+
+def _why_not(model: LoadedModel, request: Prepared) -> str:
+    if request.depth:
+        return ""
+    return "no drafter was found or given" if model.drafter is None else "it was turned off"

@@ -14,6 +14,7 @@ from mlx_lm.utils import load_tokenizer
 from tokenizers import Tokenizer
 
 from pilotfish.engine.decode import Device, Progress
+from pilotfish.engine.depth import DepthMemory
 from pilotfish.engine.drafters import Drafter
 from pilotfish.engine.drafters.gemma4_assistant import AssistantArgs, AssistantModel, Gemma4Assistant
 from pilotfish.engine.target import Gemma4Target, PlainTarget, wrap
@@ -21,7 +22,7 @@ from pilotfish.errors import CheckpointError, DraftingUnsupportedError, OptionEr
 from pilotfish.kernels import best_operations, install
 from pilotfish.kernels.stock import StockOperations
 from pilotfish.runtime.completion import Clock, complete
-from pilotfish.runtime.request import DEFAULT_DEPTH, Completion, Event, Prepared, Request
+from pilotfish.runtime.request import AUTO, Completion, Event, Prepared, Request
 from pilotfish.store import checkpoint, names
 from pilotfish.text import template
 
@@ -44,6 +45,7 @@ class LoadedModel:
     backend_tokenizer: Tokenizer
     eos: frozenset[int]
     suppress: tuple[int, ...]
+    depth_memory: DepthMemory
 
     @property
     def context(self) -> int | None:
@@ -88,7 +90,7 @@ class Engine:
     def prepare(self, prompt: str | Sequence[template.Message], request: Request) -> Prepared:
         """Check a request against the model and fill in its defaults. Raises OptionError."""
         ids = self._prompt_ids(prompt)
-        depth = self._depth(request)
+        depth, most = self._depth(request)
         context, asked = self.model.context, request.max_tokens
         if context is not None and len(ids) >= context:
             raise OptionError(f"the prompt has {len(ids)} tokens, but the context holds {context}; shorten the prompt")
@@ -99,6 +101,7 @@ class Engine:
             prompt=ids,
             max_tokens=min(n for n in (asked, room) if n is not None),
             depth=depth,
+            max_depth=most,
             acceptance=request.acceptance,
             sampling=request.sampling(self.model.generation_config, secrets.randbits(32)),
             stops=request.stops,
@@ -124,18 +127,24 @@ class Engine:
             raise OptionError("the prompt has no tokens; give some text")
         return ids
 
-    def _depth(self, request: Request) -> int:
+    def _depth(self, request: Request) -> tuple[int | str, int]:
+        """What was asked for, and the most drafts a round may have."""
         model, limit = self.model, self.model.target.max_depth
-        if request.depth is None:
-            return min(DEFAULT_DEPTH, limit) if model.drafter else 0
-        if request.depth and model.drafter is None:
-            raise OptionError(f"depth {request.depth} needs a drafter, and {model.name} was loaded without one")
-        if request.depth > limit:
+        if request.depth == AUTO:
+            most = limit if request.max_depth is None else request.max_depth
+            self._check_depth("max_depth", most, limit)
+            return (AUTO, most) if model.drafter and most else (0, 0)
+        depth = int(request.depth)
+        if depth and model.drafter is None:
+            raise OptionError(f"depth {depth} needs a drafter, and {model.name} was loaded without one")
+        self._check_depth("depth", depth, limit)
+        return depth, depth
+
+    def _check_depth(self, what: str, depth: int, limit: int) -> None:
+        if depth > limit:
             raise OptionError(
-                f"depth is {request.depth}, but the caches have room for {limit}; "
-                f"load the model with max_depth={request.depth}"
+                f"{what} is {depth}, but the caches have room for {limit}; load the model with max_depth={depth}"
             )
-        return request.depth
 
 
 def load(
@@ -188,6 +197,7 @@ def load(
             backend_tokenizer=tokenizer.backend_tokenizer,
             eos=checkpoint.eos_ids(config, generation) or frozenset(tokenizer.eos_token_ids),
             suppress=tuple(generation.get("suppress_tokens") or ()),
+            depth_memory=DepthMemory(target.max_depth),
         )
     )
 

@@ -10,7 +10,7 @@ from pilotfish.engine.acceptance import RULES
 from pilotfish.engine.sampling import SamplingParams
 from pilotfish.errors import OptionError
 
-DEFAULT_DEPTH = 3
+AUTO = "auto"
 
 
 @dataclass(frozen=True)
@@ -18,7 +18,8 @@ class Request:
     """One generation. None means the checkpoint's or the engine's default; `resolve` fills those in.
 
     max_tokens: at least 1; at most, and by default, what the context leaves.
-    depth: drafts per round; 0 is plain decoding.
+    depth: drafts per round; "auto" chooses at run time, 0 is plain decoding.
+    max_depth: with "auto", at most so many.
     acceptance: "same-text" (the text of plain decoding) or "rejection" (the same distribution, more drafts kept).
     stop: strings that end the text and are not part of it.
     """
@@ -29,15 +30,20 @@ class Request:
     top_p: float | None = None
     min_p: float | None = None
     seed: int | None = None
-    depth: int | None = None
+    depth: int | str = AUTO
+    max_depth: int | None = None
     acceptance: str = "same-text"
     stop: str | Sequence[str] = ()
 
     def __post_init__(self) -> None:
         if self.max_tokens is not None and self.max_tokens < 1:
             raise OptionError(f"max_tokens is {self.max_tokens}; it must be at least 1")
-        if self.depth is not None and self.depth < 0:
-            raise OptionError(f"depth is {self.depth}; it must be 0 (plain decoding) or a positive whole number")
+        if self.depth != AUTO and (not isinstance(self.depth, int) or self.depth < 0):
+            raise OptionError(
+                f"depth is {self.depth!r}; it must be auto, 0 (plain decoding) or a positive whole number"
+            )
+        if self.max_depth is not None and self.max_depth < 0:
+            raise OptionError(f"max_depth is {self.max_depth}; it must be 0 or a positive whole number")
         if self.acceptance not in RULES:
             raise OptionError(f"acceptance is {self.acceptance!r}; it must be one of: {', '.join(RULES)}")
         if any(not s for s in self.stops):
@@ -69,6 +75,8 @@ class Stats:
     """What a generation took and what drafting did for it. Times are seconds by the engine's clock.
 
     accepted_at[i] and drafted_at[i] count the rounds in which draft i was kept, and was made.
+    depth: what was asked for; depths: of every round, the first of which is always plain. parked_seconds: spent in
+    plain rounds because drafting did not pay. no_drafting: why nothing was drafted at all, or "".
     cache_length: tokens with keys and values after the end, as plain decoding leaves them.
     """
 
@@ -80,14 +88,17 @@ class Stats:
     accepted: int
     accepted_at: tuple[int, ...]
     drafted_at: tuple[int, ...]
-    depth: int
+    depth: int | str
+    depths: tuple[int, ...]
     drafter: str
+    no_drafting: str
     acceptance: str
     temperature: float
     seed: int
     cache_length: int
     prefill_seconds: float
     decode_seconds: float
+    parked_seconds: float
 
     @property
     def tokens_per_second(self) -> float:
@@ -141,7 +152,8 @@ class Prepared:
 
     prompt: list[int]
     max_tokens: int
-    depth: int
+    depth: int | str
+    max_depth: int
     acceptance: str
     sampling: SamplingParams
     stops: tuple[str, ...] = field(default=())

@@ -1,8 +1,8 @@
 """The controller: the depth with the most expected tokens per second, now and then another one to look again.
 
-Published points of comparison: Ollama's expected-value rule, GammaTune, BanditSpec, TapOut, SpecDec++. Like the first it
-maximises expected tokens over cost; unlike it, costs share a pace, plain decoding is timed again, and a change in the
-kind of text is noticed rather than averaged over.
+Published points of comparison: Ollama's expected-value rule, GammaTune, BanditSpec, TapOut, SpecDec++. Like the first
+it maximises expected tokens over cost; unlike it, costs share a pace, plain decoding is timed again, and a change in
+the kind of text is noticed rather than averaged over.
 """
 
 from __future__ import annotations
@@ -135,6 +135,6 @@ class AutoDepth:
         if memory.rounds_with_nothing >= NOTHING_KEPT_AFTER and not memory.warned:
             memory.warned = True
             log.warning(
-                "drafting is on, but none of the drafts of %d rounds was accepted: decoding plainly, with a look now and "
-                "then; is this the drafter that belongs to the model?", memory.rounds_with_nothing,
+                "drafting is on, but none of the drafts of %d rounds was accepted: decoding plainly, with a look now "
+                "and then; is this the drafter that belongs to the model?", memory.rounds_with_nothing,
             )  # fmt: skip

@@ -1,8 +1,8 @@
 """What a round costs at each depth, learned from completion times.
 
-Seconds of a round of d drafts = pace * (1 + slope * d) * bump[d]. The pace is shared: it follows the context's growth and a
-busy machine, and does not matter for a choice. The slope is what a draft costs of a plain round; looks at plain decoding
-keep it right while the context grows. Bumps hold what is not a line: steps where a kernel changes.
+Seconds of a round of d drafts = pace * (1 + slope * d) * bump[d]. The pace is shared: it follows the context's growth
+and a busy machine, and does not matter for a choice. The slope is what a draft costs of a plain round; looks at plain
+decoding keep it right while the context grows. Bumps hold what is not a line: steps where a kernel changes.
 """
 
 from __future__ import annotations

@@ -10,8 +10,8 @@ from typing import NamedTuple, Protocol
 class Kept(NamedTuple):
     """What one row kept of a round's drafts.
 
-    accepted: leading drafts kept. judged: whether the next draft was looked at and refused; False where all were kept, or
-    where an end of text, a stop or the budget cut the round short, which says nothing about the drafts after it.
+    accepted: leading drafts kept. judged: whether the next draft was looked at and refused; False where all were kept,
+    or where an end of text or the budget cut the round short, which says nothing about the drafts after it.
     """
 
     accepted: int
