@@ -78,7 +78,7 @@ def compare(engine: Engine, tasks: Iterable[Task], max_tokens: int, repeats: int
 
 @dataclass(frozen=True)
 class Summary:
-    """Of a group of pairs. total: all plain seconds over all drafted seconds. worst: the smallest speed-up, and whose."""
+    """Of a group of pairs. total: all plain seconds over all drafted. worst: the smallest speed-up, and whose."""
 
     group: str
     tasks: int

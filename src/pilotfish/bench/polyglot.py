@@ -1,7 +1,7 @@
 """Aider's polyglot exercises: what the speed claims are measured on.
 
 Read either from a file of tasks (JSON Lines: language, exercise, instructions, files) or from a checkout of
-Aider-AI/polyglot-benchmark. Prompts are what aider's whole-file format asks: files as they stand, then the instructions.
+Aider-AI/polyglot-benchmark. A prompt is one user turn: the instructions, then the files as they stand.
 """
 
 from __future__ import annotations

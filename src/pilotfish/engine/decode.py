@@ -231,10 +231,14 @@ class DecodeLoop:
         return step
 
     def _seconds(self, flight: _InFlight) -> float | None:
-        """From one completion to the next: what the round took, unless the device had to wait for something else."""
+        """From one completion to the next: what the round took, unless the device had to wait for something else.
+
+        Between the two the host builds the round behind this one, which may take longer than the device: so it must be
+        of the same depth.
+        """
         now = self._clock()
         before, self._completed = self._completed, now
-        if before is None or not flight.behind:
+        if before is None or not flight.behind or not self._in_flight or self._in_flight[0].depth != flight.depth:
             return None
         taken = now - before
         return taken if self._away < AWAY * taken else None

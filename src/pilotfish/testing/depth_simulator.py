@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pilotfish.engine.depth import DepthPolicy, Kept, RoundSeen
 
@@ -36,10 +36,19 @@ class Run:
         return self.tokens / self.seconds
 
 
-def simulate(policy: DepthPolicy, machine: Machine, text: Text, tokens: int, seed: int, start: int = 200) -> Run:
+def simulate(
+    policy: DepthPolicy,
+    machine: Machine,
+    text: Text,
+    tokens: int,
+    seed: int,
+    start: int = 200,
+    every_time: bool = False,
+) -> Run:
     """Decode `tokens` tokens; a round is observed after the next one was chosen, as in the decode loop.
 
-    Stalls cost the run nothing but mislead the policy, so that runs compare.
+    Stalls cost the run nothing but mislead the policy, so that runs compare. every_time: rounds followed by one of
+    another depth are timed as well, which the loop cannot do.
     """
     chance = random.Random(seed)
     made, seconds, depths = 0, 0.0, []
@@ -51,8 +60,10 @@ def simulate(policy: DepthPolicy, machine: Machine, text: Text, tokens: int, see
             kept += 1
         true = machine.cost(depth, start + made)
         shown = true * max(0.3, chance.gauss(1, machine.noise)) * (10 if chance.random() < machine.stall else 1)
-        if waiting:
-            policy.observe(waiting.pop())
+        if waiting:  # timed only if the round behind it is of the same depth, as in the loop
+            seen = waiting.pop()
+            known = every_time or seen.depth == depth
+            policy.observe(seen if known else replace(seen, seconds=None))
         waiting.append(RoundSeen(depth, 1, [Kept(kept, kept < depth)], shown))
         made += kept + 1
         seconds += true
@@ -97,7 +108,7 @@ class ExpectedValueRule:
                 rate = max(0.1, 1 / self._samples[i])
                 self._rates[i] += rate * ((i < row.accepted) - self._rates[i])
         before = self.depth
-        self.depth = max(self._costs, key=self._value)
+        self.depth = max(self._costs, key=self._value, default=before)
         if self.depth != before:
             self._every = 4
 

@@ -11,7 +11,7 @@ FIRST_GUESS = 0.7
 PRIOR_WEIGHT = 4.0  # observations that what earlier requests showed is worth
 POOLED_WEIGHT = 6.0
 SLOW, FAST, MEMORY = 0.98, 0.85, 0.999  # what is kept of old counts at each observation
-SURPRISE = 3.2  # standard deviations between what is fast and what is slow that mean another kind of text
+SURPRISE, MANY = 3.7, 2.3  # standard deviations, and drafts, that fast and slow counts must lie apart to mean a change
 
 
 class AcceptanceMemory:
@@ -61,7 +61,7 @@ class Acceptance:
         self._kept[position] = SLOW * self._kept[position] + kept
         self._seen[position] = SLOW * self._seen[position] + 1
         self._table = None
-        if abs(self._fast_kept - self._expected) < SURPRISE * math.sqrt(self._variance):
+        if abs(self._fast_kept - self._expected) < max(SURPRISE * math.sqrt(self._variance), MANY):
             return False
         self._restart()
         return True

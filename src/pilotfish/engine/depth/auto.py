@@ -15,10 +15,13 @@ from pilotfish.engine.depth.policy import RoundSeen
 
 log = logging.getLogger("pilotfish")
 
-FIRST_LOOK = (2, 2, 0, 0, 4, 1, 0, 3, 2, 6, 0, 4)  # depths of the first rounds of a loaded model
-PLAIN_EVERY = 200  # rounds between looks at plain decoding, which costs a round's drafts each time
+WARM_UP = 4  # rounds of a loaded model that are not timed
+LOOK = 3  # rounds of a look: only a round that is followed by one of its depth can be timed
+FIRST_LOOK = (2, 0, 4, 1, 3, 0)  # depths of the first rounds of a loaded model
+PLAIN_EVERY, PLAIN_AT_MOST = 24, 320  # rounds between looks at plain decoding, which cost their drafts
 DEEPER_EVERY, DEEPER_AT_MOST = 24, 384  # rounds between looks one step deeper; doubled when it was not better
 BACK_EVERY, BACK_AT_MOST = 28, 56  # the same for drafting again after it stopped
+PROMISING = 0.97  # of plain decoding's speed, from which on a look that kept drafts is followed by more
 SWITCH = 1.005  # another depth must promise so much more
 NOTHING_KEPT_AFTER = 64  # drafted rounds without one kept draft that are worth a word in the log
 
@@ -30,7 +33,8 @@ class DepthMemory:
         self.max_depth = max_depth
         self.acceptance = AcceptanceMemory(max_depth)
         self._costs: dict[int, Costs] = {}
-        self.rounds = 0
+        self.rounds = self.timed = self.since_plain = 0
+        self.plain_every = PLAIN_EVERY
         self.rounds_with_nothing = 0
         self.warned = False
 
@@ -48,9 +52,11 @@ class AutoDepth:
         self.best = min(2, self.max_depth)
         self._acceptance = Acceptance(memory.acceptance, memory.max_depth)
         self._rows = 1
-        self._since_plain = self._since_look = 0
+        self._since_look = 0
         self._deeper_every, self._back_every = DEEPER_EVERY, BACK_EVERY
         self._probes: list[int] = []
+        self._far, self._follow_ups = False, 0
+        self._promise = 0.0  # expected speed of the best depth that drafts, over plain decoding's
         self._choose()
 
     @property
@@ -62,43 +68,44 @@ class AutoDepth:
         self._rows = rows
         memory = self.memory
         memory.rounds += 1
-        if memory.rounds <= len(FIRST_LOOK):
-            return min(FIRST_LOOK[memory.rounds - 1], self.max_depth)
+        if memory.rounds <= LOOK * len(FIRST_LOOK):
+            return min(FIRST_LOOK[(memory.rounds - 1) // LOOK], self.max_depth)
         if self._probes:
             return self._probes.pop(0)
-        self._since_plain += 1
+        memory.since_plain += 1
         self._since_look += 1
         if self.parked:
             if self._since_look >= self._back_every and self.max_depth:
-                self._since_look = 0
+                self._since_look, self._follow_ups = 0, 1
                 self._back_every = min(2 * self._back_every, BACK_AT_MOST)
                 return 1
             return 0
-        if self._since_plain >= PLAIN_EVERY:
-            self._since_plain = 0
-            self._probes = [0]
+        if memory.since_plain >= memory.plain_every:
+            memory.since_plain, memory.plain_every = 0, min(2 * memory.plain_every, PLAIN_AT_MOST)
+            self._probes = [0] * (LOOK - 1)
             return 0
         if self._since_look >= self._deeper_every and self.best < self.max_depth:
             self._since_look = 0
             self._deeper_every = min(2 * self._deeper_every, DEEPER_AT_MOST)
             deeper = self._deeper()
-            self._probes = [deeper]
+            self._probes = [deeper] * (LOOK - 1 if self.memory.costs(rows).samples(deeper) < LOOK else 0)
             return deeper
         return self.best
 
     def _deeper(self) -> int:
-        """Where to look: one deeper, or at twice the depth where drafts are kept so often that it might pay."""
+        """Where to look: one deeper, or in turn at twice the depth where drafts are kept so often that it might pay."""
         p, far = self._acceptance.probabilities(), min(2 * self.best, self.max_depth)
         reached, near_tokens, tokens = 1.0, 0.0, 1.0
         for depth in range(1, far + 1):
             reached *= p[depth - 1]
             tokens += reached
             near_tokens = tokens if depth <= self.best else near_tokens
-        worth = tokens > 1.1 * near_tokens and not self.memory.costs(self._rows).known(far)
-        return far if worth else self.best + 1
+        self._far = not self._far and tokens > 1.1 * near_tokens
+        return far if self._far else self.best + 1
 
     def observe(self, seen: RoundSeen) -> None:
-        if seen.seconds is not None:
+        self.memory.timed += seen.seconds is not None
+        if seen.seconds is not None and self.memory.timed > WARM_UP:
             self.memory.costs(seen.rows).observe(seen.depth, seen.seconds)
         if seen.depth == 0:
             self._choose()
@@ -109,19 +116,21 @@ class AutoDepth:
         before = self.best
         self._choose()
         if changed or self.best > before:
-            self._deeper_every = DEEPER_EVERY
-        if before == 0 and anything and not self._probes:
-            self._probes = [2 if self.max_depth > 1 else 1] * 2  # it may pay again: look more closely
-            self._back_every = BACK_EVERY
+            self._deeper_every, self._back_every = DEEPER_EVERY, BACK_EVERY
+        if before == 0 and anything and not self._probes and (self._promise > PROMISING or self._follow_ups):
+            self._probes = [1] * LOOK  # it may pay again: look more closely
+            self._follow_ups -= 1
 
     def _choose(self) -> None:
         costs, p = self.memory.costs(self._rows), self._acceptance.probabilities()
-        best, most = 0, 1 / costs.relative(0)
-        reached, tokens, current = 1.0, 1.0, most
+        best, most = 0, 1.0
+        reached, tokens, current = 1.0, 1.0, 1.0
+        self._promise = 0.0
         for depth in range(1, self.max_depth + 1):
             reached *= p[depth - 1]
             tokens += reached
             value = tokens / costs.relative(depth)
+            self._promise = max(self._promise, value)
             if depth == self.best:
                 current = value
             if value > most:

@@ -13,7 +13,7 @@ namespace {
 
 std::atomic<int64_t> copied_bytes{0};
 
-constexpr int64_t WORTH_WAKING = 1 << 20;  // multiplications that take about as long as waking a thread
+constexpr int64_t PIECE = 1 << 16;  // multiplications of a piece of work: some microseconds
 constexpr int TOGETHER = 16;  // rows that share a unit of work; more rows come in tiles of as many
 
 int64_t width_of(const mx::array& a) { return a.itemsize(); }
@@ -177,7 +177,7 @@ mx::array attention(const mx::array& q, const Arrays& keys, const Arrays& values
       std::fill_n(into, width, -std::numeric_limits<float>::infinity());
       std::fill_n(into + width, partial - width, 0.0f);
     };
-    parallel_for(units, std::max<int64_t>(1, WORTH_WAKING / std::max<int64_t>(1, work)), [&](int from, int to) {
+    parallel_for(units, std::max<int64_t>(1, PIECE / std::max<int64_t>(1, work)), [&](int from, int to) {
       std::vector<float> whole(partial), one(partial);
       for (int u = from; u < to; ++u) {
         if (split_blocks) {

@@ -96,7 +96,7 @@ mx::array choose(const mx::array& logits, const mx::array& length, int shift, co
   if (ids) inputs.push_back(*ids);
   return operation("PilotfishChoose", std::move(inputs), {{{batch, n}, mx::int32}}, s, [=](const Arrays& in, Arrays& out) {
     const int* tokens = in.size() > 2 ? in[2].data<int>() : nullptr;
-    parallel_for(batch * n, size > (1 << 16) ? 1 : batch * n, [&](int begin, int end) {
+    parallel_for(batch * n, size > (1 << 11) ? 1 : batch * n, [&](int begin, int end) {
       std::vector<float> x(size), wide;
       for (int at = begin; at < end; ++at) {
         const Choice& c = rows[at / n];

@@ -12,7 +12,7 @@
 namespace pilotfish {
 namespace {
 
-constexpr int64_t GRAIN = 1 << 21;  // weights times rows that take about as long as waking a thread
+constexpr int64_t GRAIN = 1 << 16;  // multiplications of a piece of work: some microseconds
 
 Format format_of(const Weights& m) {
   if (m.bits == 0) {
