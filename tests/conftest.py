@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import shutil
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
@@ -10,6 +11,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
+from pilotfish import cli
 from pilotfish.engine.acceptance import RULES
 from pilotfish.engine.decode import DecodeLoop, Device, Row, prefill
 from pilotfish.engine.depth import FixedDepth
@@ -119,3 +121,17 @@ def copy_of_tiny(tiny: Path, tmp_path: Path) -> Path:
 @pytest.fixture(scope="session")
 def engine(tiny: Path) -> Engine:
     return load(tiny)
+
+
+@pytest.fixture
+def pilotfish(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]):
+    """Run the command in this process -> (exit code, stdout, stderr)."""
+
+    def run(*arguments: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["pilotfish", *map(str, arguments)])
+        with pytest.raises(SystemExit) as stopped:
+            cli.main()
+        out, err = capfd.readouterr()
+        return stopped.value.code, out, err
+
+    return run

@@ -12,23 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from pilotfish import cli
-
 PILOTFISH = [sys.executable, "-m", "pilotfish"]
-
-
-@pytest.fixture
-def pilotfish(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]):
-    """Run the command in this process -> (exit code, stdout, stderr)."""
-
-    def run(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["pilotfish", *map(str, arguments)])
-        with pytest.raises(SystemExit) as stopped:
-            cli.main()
-        out, err = capfd.readouterr()
-        return stopped.value.code, out, err
-
-    return run
 
 
 def test_run_prints_the_same_text_with_drafting_and_without(pilotfish, tiny: Path):

@@ -117,6 +117,8 @@ def test_speeds_follow_the_clock(engine: Engine):
 
 @pytest.mark.parametrize(("options", "message"), [
     ({"max_tokens": 0}, "max_tokens is 0"), ({"depth": -1}, "depth is -1"), ({"depth": 17}, "room for 16"),
+    ({"depth": "deep"}, "depth is 'deep'; it must be auto"), ({"max_depth": -2}, "max_depth is -2"),
+    ({"max_depth": 17}, "room for 16"),
     ({"acceptance": "maybe"}, "same-text, rejection"), ({"stop": ""}, "stop string is empty"),
     ({"stop": ["a", ""]}, "stop string is empty"), ({"temperature": -1}, "temperature"), ({"seed": -5}, "seed"),
     ({"top_q": 1}, "top_q"),
@@ -141,3 +143,27 @@ def test_public_names_are_there_and_others_are_not():
     assert {name for name in pilotfish.__all__ if getattr(pilotfish, name)} == set(pilotfish.__all__)
     with pytest.raises(AttributeError, match="nothing"):
         pilotfish.nothing  # noqa: B018
+
+
+def test_depth_is_chosen_at_run_time_and_the_text_stays(engine: Engine):
+    plain = engine.generate("def f(x):", max_tokens=120, depth=0, **SAMPLED)
+    chosen = engine.generate("def f(x):", max_tokens=120, **SAMPLED)
+
+    assert chosen == plain
+    assert chosen.stats.depth == "auto"
+    assert len(chosen.stats.depths) == chosen.stats.rounds
+    assert len(set(chosen.stats.depths)) > 1
+    assert plain.stats.no_drafting == "it was turned off"
+
+
+def test_a_cap_on_the_depth_is_kept(engine: Engine):
+    capped = engine.generate("def f(x):", max_tokens=60, max_depth=2, **SAMPLED)
+
+    assert max(capped.stats.depths) <= 2
+    assert engine.generate("def f(x):", max_tokens=20, max_depth=0, **SAMPLED).stats.drafted == 0
+
+
+def test_without_a_drafter_the_reason_is_given(tiny):
+    text = pilotfish.load(tiny, draft=None).generate("x", max_tokens=4, temperature=0)
+
+    assert text.stats.no_drafting == "no drafter was found or given"
