@@ -89,7 +89,7 @@ class Engine:
 
     def prepare(self, prompt: str | Sequence[template.Message], request: Request) -> Prepared:
         """Check a request against the model and fill in its defaults. Raises OptionError."""
-        ids = self._prompt_ids(prompt)
+        ids = self.prompt_ids(prompt)
         depth, most = self._depth(request)
         context, asked = self.model.context, request.max_tokens
         if context is not None and len(ids) >= context:
@@ -116,7 +116,8 @@ class Engine:
         """
         return complete(self.model, request, self._clock, device or Device(), progress)
 
-    def _prompt_ids(self, prompt: str | Sequence[template.Message]) -> list[int]:
+    def prompt_ids(self, prompt: str | Sequence[template.Message]) -> list[int]:
+        """A prompt as token ids, as it will be decoded. Raises OptionError."""
         if not prompt:
             raise OptionError("the prompt is empty; give some text or at least one message")
         if isinstance(prompt, str):
