@@ -19,7 +19,7 @@ import numpy as np
 from pilotfish.kernels import best_operations
 from pilotfish.kernels.operations import Operations, Runs
 from pilotfish.kernels.stock import StockOperations
-from pilotfish.kernels.weights import Weights
+from pilotfish.kernels.weights import Weights, quantized
 
 SHAPES = ((2560, 10240), (10240, 2560), (1536, 32768))  # (k, n), as in Gemma 4's larger layers
 FORMATS = {"affine4": ("affine", 64, 4), "nvfp4": ("nvfp4", 16, 4)}
@@ -94,13 +94,13 @@ def measure(shapes: Sequence[tuple[int, int]] = SHAPES, repeats: int = 15, progr
 def _copies(shape: tuple[int, int], mode: str, group: int, bits: int) -> list[Weights]:
     k, n = shape
     w = mx.random.normal((n, k), key=mx.random.key(k)).astype(mx.bfloat16)
-    packed, scales, *biases = mx.quantize(w, group_size=group, bits=bits, mode=mode)
-    size = sum(a.nbytes for a in (packed, scales, *biases))
+    original = quantized(w, mode, group, bits)
+    arrays, biased = [a for a in original[:3] if a is not None], original.biases is not None
     made = []
-    for _ in range(max(2, COLD_BYTES // size)):
-        arrays = [mx.array(np.array(a.view(mx.uint8))).view(a.dtype) for a in (packed, scales, *biases)]
-        mx.eval(arrays)
-        made.append(Weights(arrays[0], arrays[1], arrays[2] if biases else None, group, bits, mode))
+    for _ in range(max(2, COLD_BYTES // _bytes(original))):
+        copies = [mx.array(np.array(a.view(mx.uint8))).view(a.dtype) for a in arrays]
+        mx.eval(copies)
+        made.append(original._replace(w=copies[0], scales=copies[1], biases=copies[2] if biased else None))
     return made
 
 

@@ -11,7 +11,7 @@ import mlx.core as mx
 from pilotfish.kernels.choice import best_operations
 from pilotfish.kernels.cpu import native
 from pilotfish.kernels.operations import Operations
-from pilotfish.kernels.weights import Weights
+from pilotfish.kernels.weights import Weights, quantized
 
 MODES = {"affine4": ("affine", 64, 4), "affine8": ("affine", 64, 8), "mxfp4": ("mxfp4", 32, 4),
          "mxfp8": ("mxfp8", 32, 8), "nvfp4": ("nvfp4", 16, 4), "bfloat16": ("", 0, 0)}  # fmt: skip
@@ -52,11 +52,7 @@ def probe(width: int = 1024, outputs: int = 2048, repeats: int = 5) -> Probe:
 def _format(name: str, operations: Operations, k: int, n: int, repeats: int) -> FormatProbe:
     mode, group, bits = MODES[name]
     w = mx.random.normal((n, k), key=mx.random.key(0)).astype(mx.bfloat16)
-    weights = Weights(w)
-    if mode:
-        packed, scales, *biases = mx.quantize(w, group_size=group, bits=bits, mode=mode)
-        weights = Weights(packed, scales, biases[0] if biases else None, group, bits, mode)
-    prepared = operations.prepare(weights)
+    prepared = operations.prepare(quantized(w, mode, group, bits) if mode else Weights(w))
     x = mx.random.normal((max(ROWS), k), key=mx.random.key(1))
     together = operations.project(x, [prepared])
     same = all(

@@ -138,12 +138,20 @@ def visible(positions: mx.array, length: mx.array, rows: int, window: int | None
     return mx.broadcast_to(seen, (length.shape[0], rows, positions.shape[-1]))[:, None]
 
 
+def ring_positions(length: mx.array, rows: int, capacity: int) -> mx.array:
+    """(B, capacity) int32: the position in each slot once `rows` rows are written at `length`; may be negative.
+
+    A slot holds the newest position, up to the last row's, that is congruent to it.
+    """
+    last = (length + rows - 1)[:, None]
+    return last - (last - mx.arange(capacity, dtype=mx.int32)) % capacity  # mx's % is never negative
+
+
 def laid_out(runs: Runs, length: mx.array, rows: int, window: int | None) -> tuple[mx.array, mx.array, mx.array]:
     """Keys and values as one buffer each, and the mask of what each row sees. Copies where there is a tail."""
     slots = mx.arange(runs.keys[0].shape[2], dtype=mx.int32)
     if runs.ring:
-        last = length[:, None] + rows - 1
-        positions = last - (last - slots) % slots.size  # the newest position that can lie in the slot
+        positions = ring_positions(length, rows, slots.size)
         return runs.keys[0], runs.values[0], visible(positions, length, rows, window)
     if runs.start is None:
         return runs.keys[0], runs.values[0], visible(runs.first + slots, length, rows, window)

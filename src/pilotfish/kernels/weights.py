@@ -36,6 +36,12 @@ class Weights(NamedTuple):
         return self.w.shape[-2]
 
 
+def quantized(w: mx.array, mode: str, group_size: int, bits: int) -> Weights:
+    """Dense weights (..., n, k), quantized."""
+    packed, scales, *biases = mx.quantize(w, group_size=group_size, bits=bits, mode=mode)
+    return Weights(packed, scales, biases[0] if biases else None, group_size, bits, mode)
+
+
 def weights_of(module: nn.Module) -> Weights:
     """The weights of a linear, embedding or expert layer, quantized or not."""
     parameters: Any = module

@@ -11,7 +11,7 @@ from mlx_lm.models.base import create_causal_mask
 from pilotfish.engine.caches.base import AttentionSpec, View, concatenated, empty
 from pilotfish.engine.state import Buffers
 from pilotfish.kernels.operations import Operations, Runs
-from pilotfish.kernels.stock import visible
+from pilotfish.kernels.stock import ring_positions, visible
 
 
 @dataclass(frozen=True)
@@ -38,15 +38,6 @@ class SlidingSpec(AttentionSpec):
 
     def join(self, parts: Sequence[Buffers], lengths: Sequence[mx.array]) -> Buffers:
         return concatenated(parts)
-
-
-def ring_positions(length: mx.array, rows: int, capacity: int) -> mx.array:
-    """(B, capacity) int32: the position in each slot once `rows` rows are written at `length`; may be negative.
-
-    A slot holds the newest position, up to the last row's, that is congruent to it.
-    """
-    last = (length + rows - 1)[:, None]
-    return last - (last - mx.arange(capacity, dtype=mx.int32)) % capacity  # mx's % is never negative
 
 
 class _RingView:
