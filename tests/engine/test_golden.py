@@ -45,14 +45,17 @@ def test_drafter_logits_agree_on_every_recorded_draft(pair: Pair, draft: int):
     state = DecodeState(state.length, state.token, hidden, state.caches)
     seen: list[np.ndarray] = []
 
-    def propose(logits: mx.array, ahead: int, token_ids: mx.array | None = None):
-        full = mx.full((1, 1, 512), np.nan)
-        full = logits if token_ids is None else mx.put_along_axis(full, token_ids, logits, axis=-1)
-        seen.append(np.array(full)[0, 0])
-        best = mx.argmax(logits, axis=-1, keepdims=True)
-        return (best if token_ids is None else mx.take_along_axis(token_ids, best, axis=-1))[..., 0], None
+    class Greedy:
+        wants_offers = False
 
-    tokens = pair.drafter.draft(state, 4, propose).tokens
+        def __call__(self, logits: mx.array, ahead: int, token_ids: mx.array | None = None):
+            full = mx.full((1, 1, 512), np.nan)
+            full = logits if token_ids is None else mx.put_along_axis(full, token_ids, logits, axis=-1)
+            seen.append(np.array(full)[0, 0])
+            best = mx.argmax(logits, axis=-1, keepdims=True)
+            return (best if token_ids is None else mx.take_along_axis(token_ids, best, axis=-1))[..., 0]
+
+    tokens = pair.drafter.draft(state, 4, Greedy()).tokens
 
     assert np.array(tokens)[0].tolist() == golden[f"draft{draft}_tokens"].tolist()
     for got, want in zip(seen, golden[f"draft{draft}_logits"], strict=True):

@@ -11,7 +11,7 @@ import pytest
 
 from pilotfish.engine.acceptance import Rejection
 from pilotfish.engine.sampling import MAX_SEED, Sampler, SamplingParams
-from pilotfish.engine.state import Draft
+from pilotfish.engine.state import Draft, Offer
 from pilotfish.errors import OptionError
 from pilotfish.kernels import best_operations
 from pilotfish.kernels.operations import Operations
@@ -79,71 +79,103 @@ def test_the_distribution_test_can_fail():
     assert not chi_square_is_plausible(counts, reference(LOGITS, 1.0, 5, 0.6, 0.0))
 
 
+OTHER = (LOGITS + np.random.default_rng(6).normal(0, 0.5, VOCAB)).astype(np.float32)
+
+
+@pytest.mark.parametrize("named", [False, True], ids=["whole vocabulary", "some tokens"])
 @pytest.mark.parametrize(("temperature", "top_k", "top_p", "min_p"), GRID)
-def test_rejection_emits_the_targets_distribution(temperature, top_k, top_p, min_p):
+def test_rejection_emits_the_targets_distribution(temperature, top_k, top_p, min_p, named, operations):
     """One draft from another model's distribution: the first emitted token and, where kept, the second follow p."""
     params = SamplingParams(temperature, top_k, top_p, min_p, seed=23)
-    first, second = rejection_rounds(params, Rejection())
+    first, second = rejection_rounds(params, Rejection(), operations, named)
     p = reference(LOGITS, temperature, top_k, top_p, min_p)
 
     assert chi_square_is_plausible(first, p)
-    assert chi_square_is_plausible(second, p)
+    assert not second.any() or chi_square_is_plausible(second, p)  # hardly anything is kept where few overlap
 
 
 def rejection_rounds(
-    params: SamplingParams, rule: Rejection, check_share: bool = True
-) -> tuple[np.ndarray, np.ndarray]:
+    params: SamplingParams, rule: Rejection, operations: Operations | None, named: bool = False,
+    check_share: bool = True,
+) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
     """Counts of the token at the draft's place, and of the token after a kept draft, over many rounds at once."""
-    other = (LOGITS + np.random.default_rng(6).normal(0, 0.5, VOCAB)).astype(np.float32)
-    sampler = Sampler([params])
     # Every round is a row of its own: the positions are far apart, so no noise is shared.
-    place = 2 * mx.arange(DRAWS, dtype=mx.int32)[:, None]
-    rows = Sampler([params] * DRAWS)
-    q = mx.broadcast_to(sampler.probabilities(mx.array(other)[None, None]), (DRAWS, 1, VOCAB))
-    drafts = rows.draw(q, place, rule.draft_stream(sampler))
+    length = 2 * mx.arange(DRAWS, dtype=mx.int32) - 1
+    rows = Sampler([params] * DRAWS, operations=operations)
+    order = np.random.default_rng(7).permutation(VOCAB)[: VOCAB // 2] if named else np.arange(VOCAB)
+    offer = Offer(
+        mx.broadcast_to(mx.array(OTHER[order])[None, None], (DRAWS, 1, len(order))),
+        mx.broadcast_to(mx.array(order.astype(np.int32))[None, None], (DRAWS, 1, len(order))) if named else None,
+    )
+    drafts = rows.choose(offer.logits, length, 1, offer.ids, rule.draft_stream(rows))
     logits = mx.broadcast_to(mx.array(LOGITS), (DRAWS, 2, VOCAB))
-    tokens, accepted = rule.judge(rows, Draft(drafts, q), logits, place[:, 0] - 1)
+
+    tokens, accepted = rule.judge(rows, Draft(drafts, (offer,)), logits, length)
+
     tokens, accepted = np.array(tokens), np.array(accepted)
-    share = np.minimum(reference(LOGITS, params.temperature, params.top_k, params.top_p, params.min_p),
-                       np.array(q[0, 0])).sum()  # fmt: skip
+    q = np.zeros(VOCAB)
+    q[order] = reference(OTHER[order], params.temperature, params.top_k, params.top_p, params.min_p)
+    share = np.minimum(reference(LOGITS, params.temperature, params.top_k, params.top_p, params.min_p), q).sum()
     assert not check_share or abs(accepted.mean() - share) < 0.02  # acceptance is the overlap of the two distributions
     return (np.bincount(tokens[:, 0], minlength=VOCAB),
             np.bincount(tokens[accepted == 1, 1], minlength=VOCAB))  # fmt: skip
 
 
-def test_the_rejection_test_can_fail():
+def test_the_rejection_test_can_fail(operations):
     class KeepTooMuch(Rejection):
         def judge(self, sampler, draft, logits, length):
-            half = None if draft.probabilities is None else draft.probabilities * 0.8
-            return super().judge(sampler, Draft(draft.tokens, half), logits, length)
+            flat = tuple(Offer(o.logits * 0.5, o.ids) for o in draft.offers)
+            return super().judge(sampler, Draft(draft.tokens, flat), logits, length)
 
-    first, _ = rejection_rounds(SamplingParams(1.0, seed=23), KeepTooMuch(), check_share=False)
+    first, _ = rejection_rounds(SamplingParams(1.0, seed=23), KeepTooMuch(), operations, check_share=False)
     assert not chi_square_is_plausible(first, reference(LOGITS, 1.0, 0, 1.0, 0.0))
 
 
-def test_rejection_when_both_distributions_are_equal_keeps_everything():
-    params = SamplingParams(1.0, seed=4)
-    q = mx.broadcast_to(Sampler([params]).probabilities(mx.array(LOGITS)[None, None]), (500, 1, VOCAB))
-    rows = Sampler([params] * 500)
-    place = 2 * mx.arange(500, dtype=mx.int32)[:, None]
-    drafts = rows.draw(q, place, 1)
+def offered(logits: np.ndarray, rows: int = 1) -> tuple[Offer, ...]:
+    return (Offer(mx.broadcast_to(mx.array(logits)[None, None], (rows, 1, VOCAB)), None),)
+
+
+def test_rejection_when_both_distributions_are_equal_keeps_everything(operations):
+    rows = Sampler([SamplingParams(1.0, seed=4)] * 500, operations=operations)
+    length = 2 * mx.arange(500, dtype=mx.int32) - 1
+    offers = offered(LOGITS, 500)
+    drafts = rows.choose(offers[0].logits, length, 1, None, 1)
     logits = mx.broadcast_to(mx.array(LOGITS), (500, 2, VOCAB))
 
-    _, accepted = Rejection().judge(rows, Draft(drafts, q), logits, place[:, 0] - 1)
+    _, accepted = Rejection().judge(rows, Draft(drafts, offers), logits, length)
 
     assert mx.all(accepted == 1).item()
 
 
-def test_a_draft_the_target_forbids_is_never_kept():
-    params = SamplingParams(1.0, top_k=1, seed=4)
+def test_a_draft_the_target_forbids_is_never_kept(operations):
     wrong = (int(LOGITS.argmax()) + 1) % VOCAB
-    q = mx.zeros((1, 1, VOCAB)) + (mx.arange(VOCAB) == wrong)
+    sure = np.where(np.arange(VOCAB) == wrong, 100, 0).astype(np.float32)
     logits = mx.broadcast_to(mx.array(LOGITS), (1, 2, VOCAB))
+    sampler = Sampler([SamplingParams(1.0, top_k=1, seed=4)], operations=operations)
 
-    tokens, accepted = Rejection().judge(Sampler([params]), Draft(mx.array([[wrong]]), q), logits, mx.array([4]))
+    tokens, accepted = Rejection().judge(sampler, Draft(mx.array([[wrong]]), offered(sure)), logits, mx.array([4]))
 
     assert accepted.item() == 0
     assert tokens[0, 0].item() == LOGITS.argmax()
+
+
+def test_both_ways_to_reject_decide_the_same():
+    rows = [SamplingParams(1.0, 20, 0.95, seed=1), SamplingParams(), SamplingParams(0.7, 0, 1.0, 0.05, seed=2)]
+    keys = mx.random.split(mx.random.key(9), 60)
+    for i in range(20):
+        logits = mx.random.normal((3, 5, 500), key=keys[3 * i]) * 3
+        close = logits[:, :4] + mx.random.normal((3, 4, 500), key=keys[3 * i + 1])
+        ids = mx.broadcast_to(mx.random.permutation(500, key=keys[3 * i + 2])[:400].astype(mx.int32), (3, 1, 400))
+        length = mx.array([0, 900, 5])
+        found = []
+        for operations in (None, best_operations()):
+            sampler = Sampler(rows, [3], operations)
+            offers = tuple(Offer(mx.take_along_axis(close[:, j : j + 1], ids, axis=-1), ids) for j in range(4))
+            chosen = [sampler.choose(o.logits, length, 1 + j, o.ids, 1) for j, o in enumerate(offers)]
+            tokens, accepted = sampler.reject(Draft(mx.concatenate(chosen, axis=1), offers), logits, length)
+            counts: list[int] = accepted.tolist()
+            found.append([(n, row[: n + 1]) for n, row in zip(counts, tokens.tolist(), strict=True)])
+        assert found[0] == found[1]
 
 
 @pytest.mark.parametrize("params", [

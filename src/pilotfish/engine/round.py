@@ -13,7 +13,7 @@ import mlx.core as mx
 from pilotfish.engine.acceptance import AcceptanceRule
 from pilotfish.engine.drafters import Drafter
 from pilotfish.engine.sampling import Sampler
-from pilotfish.engine.state import DecodeState, Draft, RoundResult, row_positions
+from pilotfish.engine.state import DecodeState, Draft, RoundResult
 from pilotfish.engine.target import Target
 
 
@@ -57,22 +57,24 @@ def run_round(parts: RoundParts, state: DecodeState, depth: int) -> RoundResult:
     return RoundResult(new_state, tokens, accepted)
 
 
+@dataclass(frozen=True)
+class _Propose:
+    """Draws drafts as the rule wants them; see `drafters.Propose`."""
+
+    sampler: Sampler
+    length: mx.array
+    stream: int
+    wants_offers: bool
+
+    def __call__(self, logits: mx.array, ahead: int, ids: mx.array | None = None) -> mx.array:
+        return self.sampler.choose(logits, self.length, ahead, ids, self.stream)
+
+
 def _draft(parts: RoundParts, state: DecodeState, depth: int) -> Draft:
     if depth == 0:
-        return Draft(mx.zeros((state.token.shape[0], 0), dtype=mx.int32), None)
+        return Draft(mx.zeros((state.token.shape[0], 0), dtype=mx.int32))
     if parts.drafter is None:
         raise AssertionError(f"depth {depth} without a drafter")
-    sampler, rule, vocab = parts.sampler, parts.rule, parts.target.vocab_size
-
-    def propose(logits: mx.array, ahead: int, ids: mx.array | None = None) -> tuple[mx.array, mx.array | None]:
-        stream = rule.draft_stream(sampler)
-        if not rule.wants_probabilities(sampler):
-            return sampler.choose(logits, state.length, ahead, ids, stream), None
-        if ids is not None:
-            # Tokens outside the chosen clusters have probability zero, in the draw and in the ratio alike.
-            full = mx.full((*logits.shape[:2], vocab), -float("inf"), dtype=mx.float32)
-            logits = mx.put_along_axis(full, ids, logits.astype(mx.float32), axis=-1)
-        p = sampler.probabilities(logits)
-        return sampler.draw(p, row_positions(state.length + ahead, 1), stream), p
-
+    sampler, rule = parts.sampler, parts.rule
+    propose = _Propose(sampler, state.length, rule.draft_stream(sampler), rule.wants_offers(sampler))
     return parts.drafter.draft(state, depth, propose)

@@ -17,7 +17,15 @@ from dataclasses import dataclass
 
 import mlx.core as mx
 
-from pilotfish.engine.state import ACCEPT_NOISE, DRAFT_NOISE, TEXT_NOISE, row_positions
+from pilotfish.engine.state import (
+    ACCEPT_NOISE,
+    DRAFT_NOISE,
+    TEXT_NOISE,
+    Draft,
+    Offer,
+    leading,
+    row_positions,
+)
 from pilotfish.errors import OptionError
 from pilotfish.kernels.operations import Choice, Operations
 
@@ -120,6 +128,32 @@ class Sampler:
         scores = mx.where(kept, values + self._gumbel(positions, tokens, stream), -math.inf)
         return mx.where(self._is_greedy, best, _pick(mx.argmax(scores, axis=-1, keepdims=True), tokens))
 
+    def reject(self, draft: Draft, logits: mx.array, length: mx.array) -> tuple[mx.array, mx.array]:
+        """Keep each draft with probability min(1, p/q), else draw from max(p - q, 0) (arXiv 2211.17192).
+
+        Target logits (B, depth + 1, V) for positions length[b] + 1 ...; the draft with its offers -> tokens
+        (B, depth + 1), of which accepted + 1 are committed and the rest mean nothing, and accepted (B,).
+        """
+        if self._fused is not None:
+            ids = [o.ids for o in draft.offers if o.ids is not None]
+            return self._fused.reject(logits, length, draft.tokens, [o.logits for o in draft.offers], ids)
+        positions = row_positions(length + 1, logits.shape[1])
+        p = self.probabilities(logits)
+        q = mx.concatenate([self._offered(offer, logits.shape[-1]) for offer in draft.offers], axis=1)
+        at = draft.tokens[..., None]
+        p_draft = mx.take_along_axis(p[:, :-1], at, axis=-1)[..., 0]
+        q_draft = mx.take_along_axis(q, at, axis=-1)[..., 0]
+        # u * q < p instead of u < p / q: no division by zero, and p = 0 is never accepted.
+        accepted = leading(self._uniform(positions[:, :-1]) * q_draft < p_draft)
+        residual = mx.maximum(p[:, :-1] - q, 0)
+        # Where p <= q everywhere by rounding, a rejection can only be a rounding accident: fall back to p.
+        empty = mx.sum(residual, axis=-1, keepdims=True) <= 0
+        remaining = mx.concatenate([mx.where(empty, p[:, :-1], residual), p[:, -1:]], axis=1)
+        every = mx.arange(logits.shape[-1], dtype=mx.int32)
+        drawn = mx.argmax(mx.log(remaining) + self._gumbel(positions, every, TEXT_NOISE), axis=-1).astype(mx.int32)
+        kept = mx.arange(draft.tokens.shape[1]) < accepted[:, None]
+        return mx.concatenate([mx.where(kept, draft.tokens, drawn[:, :-1]), drawn[:, -1:]], axis=1), accepted
+
     def probabilities(self, logits: mx.array) -> mx.array:
         """(B, N, V) logits -> (B, N, V) float32: the distribution that `choose` draws from (one-hot where greedy)."""
         logits = self._suppressed(logits, None)
@@ -132,15 +166,16 @@ class Sampler:
         p = mx.softmax(mx.where(scaled >= self._threshold(values), scaled, -math.inf), axis=-1)
         return mx.where(self._is_greedy[:, :, None], one_hot, p)
 
-    def draw(self, probabilities: mx.array, positions: mx.array, stream: int) -> mx.array:
-        """Draw from (B, N, V) probabilities, which need not sum to one -> (B, N) int32."""
-        tokens = mx.arange(probabilities.shape[-1], dtype=mx.int32)
-        scores = mx.log(probabilities) + self._gumbel(positions, tokens, stream)
-        return mx.argmax(scores, axis=-1).astype(mx.int32)
+    def _offered(self, offer: Offer, vocab: int) -> mx.array:
+        logits = offer.logits
+        if offer.ids is not None:
+            full = mx.full((*logits.shape[:2], vocab), -math.inf, dtype=mx.float32)
+            logits = mx.put_along_axis(full, offer.ids, logits.astype(mx.float32), axis=-1)
+        return self.probabilities(logits)
 
-    def uniform(self, positions: mx.array, stream: int) -> mx.array:
+    def _uniform(self, positions: mx.array) -> mx.array:
         """(B, N) float32 in (0, 1), keyed by seed and position."""
-        return _unit(self._hash(positions, mx.array([0], dtype=mx.int32), stream))[..., 0]
+        return _unit(self._hash(positions, mx.array([0], dtype=mx.int32), ACCEPT_NOISE))[..., 0]
 
     def _suppressed(self, logits: mx.array, ids: mx.array | None) -> mx.array:
         """Logits with those of the tokens in `suppress` at minus infinity."""

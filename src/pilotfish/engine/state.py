@@ -29,15 +29,25 @@ class DecodeState(NamedTuple):
     caches: tuple[Buffers, ...]
 
 
+class Offer(NamedTuple):
+    """What one draft was drawn from: logits (B, 1, M), and the tokens (B, 1, M) int32 they stand for.
+
+    ids None: logit j is token j. Tokens that are not named have probability zero.
+    """
+
+    logits: mx.array
+    ids: mx.array | None
+
+
 class Draft(NamedTuple):
     """What a drafter proposes in one round.
 
     tokens: (B, depth) int32.
-    probabilities: (B, depth, vocab) float32, the distribution each token was drawn from; None unless asked for.
+    offers: of each position; empty unless asked for.
     """
 
     tokens: mx.array
-    probabilities: mx.array | None
+    offers: tuple[Offer, ...] = ()
 
 
 class RoundResult(NamedTuple):
@@ -56,3 +66,8 @@ class RoundResult(NamedTuple):
 def row_positions(length: mx.array, rows: int) -> mx.array:
     """(B, rows) int32: positions of the rows of a pass that starts at `length`."""
     return length[:, None] + mx.arange(rows, dtype=mx.int32)
+
+
+def leading(kept: mx.array) -> mx.array:
+    """(B, depth) bool -> (B,) int32: how many are true before the first false."""
+    return mx.sum(mx.cumprod(kept.astype(mx.int32), axis=1), axis=1)

@@ -59,6 +59,12 @@ class Chooser(Protocol):
     def __call__(self, logits: mx.array, length: mx.array, shift: int, ids: mx.array | None, stream: int) -> mx.array:
         """Tokens (B, N) int32 for positions length[b] + shift ...; `ids` (B, N, M) int32 names the logits' tokens."""
 
+    def reject(
+        self, logits: mx.array, length: mx.array, drafts: mx.array, offered: Sequence[mx.array], ids: Sequence[mx.array]
+    ) -> tuple[mx.array, mx.array]:
+        """Drafts (B, depth) drawn from `offered` (of each position (B, 1, M), tokens named by `ids` or by their place)
+        against the target's logits (B, depth + 1, V) -> tokens (B, depth + 1), accepted (B,)."""
+
 
 class Operations(Protocol):
     """The operations of one device. All are lazy."""

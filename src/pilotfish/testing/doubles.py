@@ -33,7 +33,7 @@ class ScriptedDrafter:
         wrong = (answers + 1) % self._vocab
         tokens = mx.where(mx.arange(depth) < self._right(self.rounds), answers, wrong)
         self.rounds += 1
-        return Draft(tokens, None)
+        return Draft(tokens)
 
 
 class CountingDevice(Device):

@@ -12,8 +12,12 @@ from pilotfish.engine.state import DecodeState, Draft
 class Propose(Protocol):
     """Given to a drafter by the round: turns its logits into a token, as the acceptance rule wants it."""
 
-    def __call__(self, logits: mx.array, ahead: int, ids: mx.array | None = None) -> tuple[mx.array, mx.array | None]:
-        """(B, 1, M) logits for position length + ahead -> token (B, 1) int32, distribution (B, 1, vocab) or None.
+    @property
+    def wants_offers(self) -> bool:
+        """Whether the draft must carry what its tokens were drawn from."""
+
+    def __call__(self, logits: mx.array, ahead: int, ids: mx.array | None = None) -> mx.array:
+        """(B, 1, M) logits for position length + ahead -> token (B, 1) int32.
 
         `ids` (B, 1, M) int32 names the tokens that the logits stand for; without it, logit j is token j.
         """

@@ -17,7 +17,7 @@ from mlx_lm.models.base import BaseModelArgs
 from pilotfish.engine.caches import View
 from pilotfish.engine.drafters import Propose
 from pilotfish.engine.gemma4 import DecoderLayer
-from pilotfish.engine.state import DecodeState, Draft
+from pilotfish.engine.state import DecodeState, Draft, Offer
 from pilotfish.engine.target import Gemma4Target
 from pilotfish.errors import DrafterMismatchError
 from pilotfish.kernels.operations import Operations
@@ -135,20 +135,20 @@ class Gemma4Assistant:
         views = self._views(state)
         token, hidden = state.token, state.hidden
         tokens: list[mx.array] = []
-        probabilities: list[mx.array] = []
-        fuse, ordered = self.target.operations.fuse, self.model.args.use_ordered_embeddings
+        offers: list[Offer] = []
+        operations, ordered = self.target.operations, self.model.args.use_ordered_embeddings
         for j in range(depth):
             x, hidden = self.network.step(self.target.embed(token), hidden, views)
             if ordered:  # the choice of clusters is made of MLX's own operations, which cannot be fused with ours
-                x, hidden = fuse([x, hidden])
+                x, hidden = operations.fuse([x, hidden])
             logits, ids = self.network.head(x)
-            token, p = propose(logits, 1 + j, ids)
+            token = propose(logits, 1 + j, ids)
             tokens.append(token)
-            if p is not None:
-                probabilities.append(p)
-        drawn_from = mx.concatenate(probabilities, axis=1) if probabilities else None
-        together = self.target.operations.concatenate(tokens)
-        return Draft(together if ordered or probabilities else fuse([together])[0], drawn_from)
+            if propose.wants_offers:
+                offers.append(Offer(logits, ids))
+        made = [operations.concatenate(tokens), *(offer.logits for offer in offers)]
+        together, *logits_of = made if ordered else operations.fuse(made)
+        return Draft(together, tuple(Offer(new, old.ids) for new, old in zip(logits_of, offers, strict=True)))
 
     def _views(self, state: DecodeState) -> dict[str, View]:
         """The donors' keys and values, opened at the newest position that has any; nothing is written to them."""

@@ -120,6 +120,13 @@ class CpuChooser:
         out: mx.array = self._native.choose(logits, length, shift, ids, self._by_stream[stream])
         return out
 
+    def reject(
+        self, logits: mx.array, length: mx.array, drafts: mx.array, offered: Sequence[mx.array], ids: Sequence[mx.array]
+    ) -> tuple[mx.array, mx.array]:
+        text, _, accept = self._by_stream
+        tokens, accepted = self._native.reject(logits, length, drafts, list(offered), list(ids), text, accept)
+        return tokens, accepted
+
 
 @cache
 def native() -> Any | None:

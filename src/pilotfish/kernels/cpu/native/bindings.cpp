@@ -98,6 +98,12 @@ NB_MODULE(_native, m) {
           return choose(logits, length, shift, ids, choices.rows, choices.suppress, {});
         },
         "logits"_a, "length"_a, "shift"_a, "ids"_a.none(), "choices"_a);
+  m.def("reject",
+        [](const mx::array& logits, const mx::array& length, const mx::array& drafts, const Arrays& offered,
+           const Arrays& ids, const Choices& text, const Choices& accept) {
+          return reject(logits, length, drafts, offered, ids, text.rows, accept.rows, text.suppress, {});
+        },
+        "logits"_a, "length"_a, "drafts"_a, "offered"_a, "ids"_a, "text"_a, "accept"_a);
   m.def("take_copied_bytes", &take_copied_bytes);
   m.def("set_profiling", [](bool on) { profiling = on; }, "on"_a);
   m.def("take_profile", &take_profile);
