@@ -53,7 +53,7 @@ def test_tasks_are_read_from_a_file_spread_over_its_languages():
 
     assert len({t.group for t in tasks}) == 6
     assert tasks[0].name == "cpp/all-your-base"
-    assert tasks[0].prompt[0]["role"] == "user"
+    assert [m["role"] for m in tasks[0].prompt][:2] == ["system", "user"]
     assert isinstance(read_tasks(POLYGLOT, limit=1, chat=False)[0].prompt, str)
 
 
@@ -70,11 +70,11 @@ def test_exercises_are_read_from_a_checkout(tmp_path: Path):
 
     (task,) = read_exercises(tmp_path)
 
-    content = task.prompt[0]["content"]
+    content = "".join(m["content"] for m in task.prompt)
     assert (task.name, task.group) == ("rust/knapsack", "rust")
     assert "Pack." in content
     assert "No floats." in content
-    assert "src/lib.rs\n```rust\npub fn maximum_value() {}\n```" in content
+    assert "src/lib.rs\n```\npub fn maximum_value() {}\n```" in content
     assert "Cargo.toml" not in content
 
 
@@ -90,8 +90,8 @@ def test_a_folder_without_exercises_and_a_broken_file_are_named(tmp_path: Path):
 
 def test_a_run_is_taken_up_where_it_was_stopped(pilotfish, tiny: Path, tmp_path: Path):
     results, report = tmp_path / "r.jsonl", tmp_path / "report.md"
-    options = ["bench", "polyglot", "--model", tiny, "--tasks", POLYGLOT, "--max-tokens", 4, "--repeats", 1,
-               "--results", results, "--report", report]  # fmt: skip
+    options = ["bench", "polyglot", "--model", tiny, "--tasks", POLYGLOT, "--raw", "--max-tokens", 4,
+               "--repeats", 1, "--results", results, "--report", report]  # fmt: skip
 
     assert pilotfish(*options, "--limit", 1)[0] == 0
     first = results.read_text()
@@ -109,3 +109,10 @@ def test_the_source_of_tasks_must_be_given_once(pilotfish):
 
     assert code == 1
     assert "either --tasks FILE or --exercises DIR" in err
+
+
+def test_tests_need_a_checkout(pilotfish):
+    code, _, err = pilotfish("bench", "polyglot", "--tasks", POLYGLOT, "--run-tests")
+
+    assert code == 1
+    assert "--exercises DIR" in err

@@ -9,11 +9,10 @@ from statistics import mean, median
 from typing import Any
 
 from pilotfish.bench.acceptance import repeated_windows
+from pilotfish.bench.report import table
 from pilotfish.errors import DraftingUnsupportedError
 from pilotfish.runtime.loaded import Engine
 from pilotfish.text.prompts import Prompt
-
-Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
@@ -25,12 +24,17 @@ class Task:
     prompt: Prompt
 
 
+Judge = Callable[[Task, str], bool | None]
+"""Whether an answer to a task is right, None where that cannot be known."""
+
+
 @dataclass(frozen=True)
 class Pair:
     """One task, decoded plainly and with drafting. Speeds are tokens a second of decoding, prompts left out.
 
     accepted: by position, share of the rounds that drafted so far and kept it. depths: of the drafted run's rounds.
-    repeated: share of repeated 8-token windows; looping text is easy to draft and flatters.
+    repeated: share of repeated 8-token windows; looping text is easy to draft and flatters. plain_passed and
+    drafted_passed: whether the task's own tests pass, None where they were not run.
     """
 
     task: str
@@ -42,16 +46,21 @@ class Pair:
     accepted: list[float]
     depths: list[int]
     repeated: float
+    plain_passed: bool | None = None
+    drafted_passed: bool | None = None
 
     @property
     def speed_up(self) -> float:
         return self.plain_seconds / self.drafted_seconds
 
 
-def compare(engine: Engine, tasks: Iterable[Task], max_tokens: int, repeats: int = 1, **options: Any) -> Iterator[Pair]:
+def compare(
+    engine: Engine, tasks: Iterable[Task], max_tokens: int, repeats: int = 1, judge: Judge | None = None, **options: Any
+) -> Iterator[Pair]:
     """Decode each task `repeats` times both ways, in turn, and keep each way's fastest run.
 
-    options: fields of `Request` but depth. Raises DraftingUnsupportedError without a drafter.
+    judge: looks at the answers. options: fields of `Request` but depth.
+    Raises DraftingUnsupportedError without a drafter.
     """
     if engine.model.drafter is None:
         raise DraftingUnsupportedError(f"{engine.model.name} was loaded without a drafter; there is nothing to compare")
@@ -73,6 +82,8 @@ def compare(engine: Engine, tasks: Iterable[Task], max_tokens: int, repeats: int
             accepted=[round(a / d, 3) for a, d in zip(stats.accepted_at, stats.drafted_at, strict=True) if d],
             depths=list(stats.depths),
             repeated=repeated_windows(plain.tokens),
+            plain_passed=judge(task, plain) if judge else None,
+            drafted_passed=judge(task, drafted) if judge else None,
         )
 
 
@@ -90,6 +101,9 @@ class Summary:
     worst_task: str
     same_text: int
     repeated: float
+    judged: int
+    plain_passed: int
+    drafted_passed: int
 
 
 def summarize(pairs: Sequence[Pair]) -> list[Summary]:
@@ -114,23 +128,29 @@ def _summary(group: str, pairs: Sequence[Pair]) -> Summary:
         worst_task=worst.task,
         same_text=sum(p.same_text for p in pairs),
         repeated=mean(p.repeated for p in pairs),
+        judged=sum(p.plain_passed is not None for p in pairs),
+        plain_passed=sum(bool(p.plain_passed) for p in pairs),
+        drafted_passed=sum(bool(p.drafted_passed) for p in pairs),
     )
 
 
 def as_markdown(title: str, pairs: Sequence[Pair]) -> str:
     """The report's table."""
-    lines = [
-        f"## {title}",
-        "",
-        "| | tasks | tokens | speed-up, median | mean | total time | worst task | same text | repeated windows |",
-        "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
-    ]
-    lines += [
-        f"| {s.group} | {s.tasks} | {s.tokens} | {s.median:.2f} | {s.mean:.2f} | {s.total:.2f} | "
-        f"{s.worst:.2f} ({s.worst_task}) | {s.same_text} of {s.tasks} | {s.repeated:.2f} |"
-        for s in summarize(pairs)
-    ]
-    return "\n".join(lines) + "\n"
+    found = summarize(pairs)
+    head = ["", "tasks", "tokens", "speed-up, median", "mean", "total time", "worst task", "same text",
+            "repeated windows"]  # fmt: skip
+    cells = [
+        [
+            s.group, s.tasks, s.tokens, f"{s.median:.2f}", f"{s.mean:.2f}", f"{s.total:.2f}",
+            f"{s.worst:.2f} ({s.worst_task})", f"{s.same_text} of {s.tasks}", f"{s.repeated:.2f}",
+        ]
+        for s in found
+    ]  # fmt: skip
+    if any(s.judged for s in found):
+        head.append("tests passed, plain / drafted")
+        for line, s in zip(cells, found, strict=True):
+            line.append(f"{s.plain_passed} / {s.drafted_passed} of {s.judged}")
+    return f"## {title}\n\n" + table(head, cells)
 
 
 def from_json(record: dict[str, Any]) -> Pair:

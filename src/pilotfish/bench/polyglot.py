@@ -1,19 +1,25 @@
 """Aider's polyglot exercises: what the speed claims are measured on.
 
 Read either from a file of tasks (JSON Lines: language, exercise, instructions, files) or from a checkout of
-Aider-AI/polyglot-benchmark. A prompt is one user turn: the instructions, then the files as they stand.
+Aider-AI/polyglot-benchmark. A prompt is the conversation that aider's whole-file format makes of the exercise.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from pilotfish.bench.pairs import Pair, Task
+from pilotfish.bench import whole_format
+from pilotfish.bench.exercise_tests import run_tests
+from pilotfish.bench.pairs import Judge, Pair, Task
+from pilotfish.bench.report import canvas
 from pilotfish.errors import OptionError
-from pilotfish.text.prompts import task_messages
+from pilotfish.text.prompts import Prompt, task_messages
+
+log = logging.getLogger("pilotfish")
 
 LANGUAGES = ("cpp", "go", "java", "javascript", "python", "rust")
 NOT_SHOWN = ("CMakeLists.txt", "Cargo.toml")
@@ -61,6 +67,19 @@ def _exercise(language: str, folder: Path) -> dict[str, Any]:
     }
 
 
+def judge_in(folder: Path) -> Judge:
+    """Runs an exercise's own tests, from the checkout in `folder`, on an answer."""
+
+    def judge(task: Task, answer: str) -> bool | None:
+        language, exercise = task.name.split("/")
+        where = folder / language / "exercises" / "practice" / exercise
+        outcome = run_tests(language, where, _exercise(language, where)["files"], answer)
+        log.info("%s: %s (%s)", task.name, outcome.passed, outcome.why)
+        return outcome.passed
+
+    return judge
+
+
 def _tasks(records: list[dict[str, Any]], limit: int | None, chat: bool, source: str) -> list[Task]:
     if not records:
         raise OptionError(f"{source} holds no exercises")
@@ -68,29 +87,19 @@ def _tasks(records: list[dict[str, Any]], limit: int | None, chat: bool, source:
         records = [records[i * len(records) // limit] for i in range(limit)]
     tasks = []
     for r in records:
-        messages = task_messages(r)
-        prompt = messages if chat else messages[0]["content"]
+        conversation = whole_format.messages(r["instructions"], r["files"])
+        prompt: Prompt = conversation if chat else str(task_messages(r)[0]["content"])
         tasks.append(Task(f"{r['language']}/{r['exercise']}", r["language"], prompt))
     return tasks
 
 
 def plot(pairs: Sequence[Pair], path: str, title: str) -> None:
     """Speed-up of every task by language, as a PNG. Raises ImportError without matplotlib."""
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    from matplotlib import pyplot
-
     groups = sorted({p.group for p in pairs})
-    figure, axis = pyplot.subplots(figsize=(8, 3.6))
-    for i, group in enumerate(groups):
-        ups = sorted(p.speed_up for p in pairs if p.group == group)
-        axis.scatter([i + (j / max(1, len(ups) - 1) - 0.5) * 0.7 for j in range(len(ups))], ups, s=9)
-    axis.axhline(1.0, color="black", linewidth=0.8)
-    axis.set_xticks(range(len(groups)), groups)
-    axis.set_ylabel("times as fast as plain decoding")
-    axis.set_title(title, fontsize=10)
-    axis.grid(axis="y", alpha=0.3)
-    figure.tight_layout()
-    figure.savefig(path, dpi=130)
-    pyplot.close(figure)
+    with canvas(path, title) as axis:
+        for i, group in enumerate(groups):
+            ups = sorted(p.speed_up for p in pairs if p.group == group)
+            axis.scatter([i + (j / max(1, len(ups) - 1) - 0.5) * 0.7 for j in range(len(ups))], ups, s=9)
+        axis.axhline(1.0, color="black", linewidth=0.8)
+        axis.set_xticks(range(len(groups)), groups)
+        axis.set_ylabel("times as fast as plain decoding")

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from pilotfish.cli import bench_pairs
+from pilotfish.cli import bench_against, bench_depth, bench_polyglot
 from pilotfish.cli.options import DraftOption, DtypeOption, JsonOption, LimitOption, ModelArgument, PromptsOption
 from pilotfish.cli.progress import bar
 from pilotfish.errors import OptionError
@@ -18,7 +18,9 @@ from pilotfish.errors import OptionError
 app = typer.Typer(help="Measurements that anyone can repeat.", no_args_is_help=True)
 
 
-app.command(name="polyglot")(bench_pairs.polyglot)
+app.command(name="polyglot")(bench_polyglot.polyglot)
+app.command(name="depth")(bench_depth.depth)
+app.command(name="against")(bench_against.against)
 
 
 @app.callback()
@@ -39,6 +41,7 @@ def acceptance(
 ) -> None:
     """Count how many drafts are kept: greedy, and at temperature 1.0 under both acceptance rules."""
     from pilotfish.bench.acceptance import measure
+    from pilotfish.bench.report import table
     from pilotfish.runtime.loaded import load
     from pilotfish.text.prompts import read_prompts
     from pilotfish.verify import DEFAULT_PROMPTS
@@ -50,13 +53,16 @@ def acceptance(
     if as_json:
         typer.echo(json.dumps([asdict(r) for r in results], indent=1))
         return
-    typer.echo(f"| {len(chosen)} prompts x {max_tokens} tokens, depth {depth} | accepted per round | tokens per round |"
-               " by position | repeated windows |")  # fmt: skip
-    typer.echo("| --- | --- | --- | --- | --- |")
-    for r in results:
-        shares = " ".join(f"{s:.2f}" for s in r.by_position)
-        typer.echo(f"| {r.setting} | {r.accepted_per_round:.2f} | {r.tokens_per_round:.2f} | {shares} |"
-                   f" {r.repeated:.2f} |")  # fmt: skip
+    head = (f"{len(chosen)} prompts x {max_tokens} tokens, depth {depth}", "accepted per round", "tokens per round",
+            "by position", "repeated windows")  # fmt: skip
+    rows = [
+        (
+            r.setting, f"{r.accepted_per_round:.2f}", f"{r.tokens_per_round:.2f}",
+            " ".join(f"{s:.2f}" for s in r.by_position), f"{r.repeated:.2f}",
+        )
+        for r in results
+    ]  # fmt: skip
+    typer.echo(table(head, rows))
 
 
 @app.command()

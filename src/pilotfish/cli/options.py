@@ -12,6 +12,10 @@ DraftOption = Annotated[str | None, typer.Option("--draft", help="Drafter: a dir
 DtypeOption = Annotated[str, typer.Option("--dtype", help="Compute in float32, bfloat16 or float16 instead.")]
 LimitOption = Annotated[int | None, typer.Option("--limit", min=1, help="Take so many prompts, spread evenly.")]
 PromptsOption = Annotated[Path | None, typer.Option("--prompts", help="Text or JSON Lines, one prompt a line.")]
+ResultsOption = Annotated[
+    Path | None, typer.Option("--results", help="JSON Lines to write as they come, and to take up again.")
+]
+ReportOption = Annotated[Path | None, typer.Option("--report", help="Markdown to write, a PNG plot beside it.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
 
 
