@@ -8,25 +8,20 @@ from functools import cache
 import pytest
 
 from pilotfish.engine.depth import AutoDepth, Costs, DepthMemory, FixedDepth, Kept, RoundSeen
-from pilotfish.testing.depth_simulator import Cost, ExpectedValueRule, Machine, Run, Text, simulate
+from pilotfish.testing.depth_simulator import (
+    COSTS,
+    STEADY,
+    SWITCHING,
+    TEXTS,
+    Cost,
+    ExpectedValueRule,
+    Machine,
+    Run,
+    Text,
+    simulate,
+)
 
 MAX = 16
-COSTS: dict[str, Cost] = {
-    "flat": lambda d, c: 1 + 0.02 * d,
-    "linear": lambda d, c: 1 + 0.12 * d,
-    "steep": lambda d, c: 1 + 0.5 * d,
-    "steps": lambda d, c: 1 + 0.05 * d + (0.6 if d > 4 else 0),
-    "context": lambda d, c: (1 + c / 4000) * (1 + 0.05 * d) + 0.1 * d * c / 2000,
-}
-STEADY: dict[str, Text] = {
-    **{f"p={p}": (lambda t, i, p=p: p) for p in (0.0, 0.2, 0.5, 0.8, 0.98)},
-    "fading": lambda t, i: 0.9 * 0.8**i,
-    "rising": lambda t, i: min(0.95, 0.6 + 0.1 * i),
-}
-SWITCHING: dict[str, Text] = {
-    "code-prose-code": lambda t, i: 0.88 if t // 600 % 2 == 0 else 0.35,
-    "adversarial": lambda t, i: 0.95 if t // 150 % 2 == 0 else 0.05,
-}
 TOKENS = 24_000
 
 
@@ -40,7 +35,7 @@ def best_fixed(cost: str, text: str) -> float:
     """Tokens a second of the best depth: exact where neither text nor cost change, else of the run itself."""
     if text in STEADY and cost != "context":
         return max(expected_tokens(STEADY[text], d) / COSTS[cost](d, 0) for d in range(MAX + 1))
-    machine, kind = Machine(COSTS[cost]), {**STEADY, **SWITCHING}[text]
+    machine, kind = Machine(COSTS[cost]), TEXTS[text]
     return max(simulate(FixedDepth(d), machine, kind, TOKENS, 5).rate for d in range(MAX + 1))
 
 
@@ -53,7 +48,7 @@ def expected_tokens(text: Text, depth: int) -> float:
 
 
 def auto(cost: str, text: str, stall: float = 0.0, memory: DepthMemory | None = None) -> Run:
-    kind = {**STEADY, **SWITCHING}[text]
+    kind = TEXTS[text]
     return simulate(AutoDepth(memory or DepthMemory(MAX)), Machine(COSTS[cost], stall=stall), kind, TOKENS, 5)
 
 
@@ -83,8 +78,8 @@ def test_drafts_that_are_never_kept_cost_two_percent_at_most(cost: str):
 def test_it_beats_a_fixed_depth_and_the_expected_value_rule_on_average():
     rates: dict[str, list[float]] = {"auto": [], "fixed": [], "rule": []}
     for cost in COSTS:
-        for text in (*STEADY, *SWITCHING):
-            kind, machine = {**STEADY, **SWITCHING}[text], Machine(COSTS[cost], stall=0.005)
+        for text in TEXTS:
+            kind, machine = TEXTS[text], Machine(COSTS[cost], stall=0.005)
             policies = {"auto": AutoDepth(DepthMemory(MAX)), "fixed": FixedDepth(3), "rule": ExpectedValueRule(MAX)}
             run = {name: simulate(p, machine, kind, TOKENS, 5, every_time=True).rate for name, p in policies.items()}
             for name, rate in run.items():

@@ -14,6 +14,31 @@ Text = Callable[[int, int], float]
 """(token index, position in the draft) -> probability that the draft is kept, given those before it."""
 
 
+COSTS: dict[str, Cost] = {
+    "flat": lambda d, c: 1 + 0.02 * d,
+    "linear": lambda d, c: 1 + 0.12 * d,
+    "steep": lambda d, c: 1 + 0.5 * d,
+    "steps": lambda d, c: 1 + 0.05 * d + (0.6 if d > 4 else 0),
+    "context": lambda d, c: (1 + c / 4000) * (1 + 0.05 * d) + 0.1 * d * c / 2000,
+}
+
+
+def _always(p: float) -> Text:
+    return lambda t, i: p
+
+
+STEADY: dict[str, Text] = {
+    **{f"p={p}": _always(p) for p in (0.0, 0.2, 0.5, 0.8, 0.98)},
+    "fading": lambda t, i: 0.9 * 0.8**i,
+    "rising": lambda t, i: min(0.95, 0.6 + 0.1 * i),
+}
+SWITCHING: dict[str, Text] = {
+    "code-prose-code": lambda t, i: 0.88 if t // 600 % 2 == 0 else 0.35,
+    "adversarial": lambda t, i: 0.95 if t // 150 % 2 == 0 else 0.05,
+}
+TEXTS = {**STEADY, **SWITCHING}
+
+
 @dataclass(frozen=True)
 class Machine:
     """What rounds cost. noise: relative standard deviation; stall: probability that a round takes ten times as long."""
