@@ -2,6 +2,9 @@
 
     PilotfishError
     ├── OptionError          an option, prompt or combination of them that cannot be honoured
+    │   ├── ContextOverflowError   a prompt that the context cannot hold
+    │   └── CapabilityError        something that this model cannot do: tools, thinking, images
+    ├── BusyError            more requests wait than may
     ├── ModelNotFoundError   no checkpoint at the path or under the name given
     ├── CheckpointError      a checkpoint that cannot be read: config, tensors, tokenizer
     ├── UnsupportedModelError    a model family that mlx-lm or pilotfish does not know
@@ -20,6 +23,22 @@ class PilotfishError(Exception):
 
 class OptionError(PilotfishError, ValueError):
     """Raised before any work when an option or a prompt cannot be honoured."""
+
+
+class ContextOverflowError(OptionError):
+    """Raised when a prompt of `tokens` tokens leaves no room for an answer in a context of `context`."""
+
+    def __init__(self, tokens: int, context: int) -> None:
+        super().__init__(f"This model's maximum context length is {context} tokens; the prompt has {tokens} tokens")
+        self.tokens, self.context = tokens, context
+
+
+class CapabilityError(OptionError):
+    """Raised when a request asks for something that the model cannot do."""
+
+
+class BusyError(PilotfishError):
+    """Raised when as many requests wait as may; trying again later helps."""
 
 
 class ModelNotFoundError(PilotfishError, FileNotFoundError):

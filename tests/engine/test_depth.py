@@ -23,6 +23,7 @@ from pilotfish.testing.depth_simulator import (
 
 MAX = 16
 TOKENS = 24_000
+SEEDS = (5, 6)
 
 
 @pytest.fixture(autouse=True)
@@ -47,9 +48,8 @@ def expected_tokens(text: Text, depth: int) -> float:
     return tokens
 
 
-def auto(cost: str, text: str, stall: float = 0.0, memory: DepthMemory | None = None) -> Run:
-    kind = TEXTS[text]
-    return simulate(AutoDepth(memory or DepthMemory(MAX)), Machine(COSTS[cost], stall=stall), kind, TOKENS, 5)
+def auto(cost: str, text: str, stall: float = 0.0, seed: int = SEEDS[0]) -> Run:
+    return simulate(AutoDepth(DepthMemory(MAX)), Machine(COSTS[cost], stall=stall), TEXTS[text], TOKENS, seed)
 
 
 @pytest.mark.slow
@@ -57,7 +57,9 @@ def auto(cost: str, text: str, stall: float = 0.0, memory: DepthMemory | None = 
 @pytest.mark.parametrize("text", STEADY)
 @pytest.mark.parametrize("cost", COSTS)
 def test_steady_text_is_decoded_within_a_few_percent_of_the_best_depth(cost: str, text: str, stall: float):
-    assert auto(cost, text, stall).rate > 0.96 * best_fixed(cost, text)
+    rates = [auto(cost, text, stall, seed=seed).rate for seed in SEEDS]
+
+    assert sum(rates) / len(rates) > 0.96 * best_fixed(cost, text)
 
 
 @pytest.mark.slow

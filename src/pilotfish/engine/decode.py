@@ -16,6 +16,7 @@ import mlx.core as mx
 
 from pilotfish.engine import batch
 from pilotfish.engine.depth import DepthPolicy, Kept, RoundSeen
+from pilotfish.engine.reuse import Marks, Start
 from pilotfish.engine.round import RoundParts, run_round
 from pilotfish.engine.state import DecodeState, RoundResult
 from pilotfish.engine.target import Target
@@ -121,22 +122,30 @@ def prefill(
     device: Device,
     chunk: int = PREFILL_CHUNK,
     progress: Progress | None = None,
+    start: Start | None = None,
+    marks: Marks | None = None,
 ) -> DecodeState:
     """Keys and values of all of `prompt` but its last token, which becomes the state's `token`.
+
+    `start` holds those of its first tokens already; `marks` keeps what stands at some lengths on the way.
 
     Logits are never asked for, and neither are layers that only serve them (KV-shared layers): lazily, they are not
     computed. The state has no hidden state yet, so the first round after it must be plain.
     """
-    caches: tuple[tuple[mx.array, ...], ...] = ((),) * len(target.specs)
+    at, caches = start or (0, ((),) * len(target.specs))
+    marks = marks or Marks()
     end = len(prompt) - 1
-    for start in range(0, end, chunk):
-        ids = mx.array([prompt[start : min(start + chunk, end)]], dtype=mx.int32)
-        views = [spec.prefill_view(b, start) for spec, b in zip(target.specs, caches, strict=True)]
+    while at < end:
+        upto = marks.end_of_chunk(at, min(at + chunk - at % chunk, end))
+        ids = mx.array([prompt[at:upto]], dtype=mx.int32)
+        views = [spec.prefill_view(b, at) for spec, b in zip(target.specs, caches, strict=True)]
         target.forward(ids, views)
         caches = tuple(spec.collect(view) for spec, view in zip(target.specs, views, strict=True))
         device.wait(caches)
+        marks.note(target.specs, caches, upto)
+        at = upto
         if progress is not None:
-            progress(min(start + chunk, end), end)
+            progress(at, end)
     return DecodeState(
         length=mx.array([end], dtype=mx.int32),
         token=mx.array([[prompt[-1]]], dtype=mx.int32),

@@ -11,15 +11,21 @@ class StopStrings:
     def __init__(self, stops: Sequence[str]) -> None:
         self._stops = tuple(stops)
         self._held = ""
-        self.stopped = False
+        self.found: str | None = None
+
+    @property
+    def stopped(self) -> bool:
+        """A stop string is complete."""
+        return self.found is not None
 
     def add(self, text: str) -> str:
-        """Text that is safe to show. Sets `stopped` when a stop string is complete; it and what follows is dropped."""
+        """Text that is safe to show. Sets `found` when a stop string is complete; it and what follows is dropped."""
         text = self._held + text
-        found = [at for at in (text.find(s) for s in self._stops) if at >= 0]
+        found = [(at, s) for s in self._stops if (at := text.find(s)) >= 0]
         if found:
-            self.stopped, self._held = True, ""
-            return text[: min(found)]
+            at, self.found = min(found, key=lambda pair: pair[0])
+            self._held = ""
+            return text[:at]
         keep = max((_overlap(text, s) for s in self._stops), default=0)
         self._held = text[len(text) - keep :]
         return text[: len(text) - keep]

@@ -8,27 +8,43 @@ from typing import Any
 from pilotfish.errors import OptionError
 
 Message = Mapping[str, Any]
+Tool = Mapping[str, Any]
+"""A function as OpenAI's APIs describe it: {"type": "function", "function": {"name", "description", "parameters"}}."""
 
 
-def chat_ids(tokenizer: Any, messages: Sequence[Message]) -> list[int]:
-    """Token ids of `messages`, ready for the model's answer. `tokenizer` is mlx-lm's wrapper.
+def chat_text(
+    tokenizer: Any, messages: Sequence[Message], tools: Sequence[Tool] = (), thinking: bool = False, template: str = "",
+    continues: bool = False, extra: Mapping[str, Any] | None = None,
+) -> str:  # fmt: skip
+    """`messages` as the model reads them, ready for its answer. `tokenizer` is mlx-lm's wrapper.
 
+    thinking: asked of templates that know it. template: jinja, in place of the checkpoint's. continues: the last
+    message is the beginning of the answer. extra: further variables for the template.
     Raises OptionError if the checkpoint has no template or the template refuses the messages.
     """
-    if not tokenizer.has_chat_template:
+    if not (template or tokenizer.has_chat_template):
         raise OptionError(
             "this checkpoint has no chat template; continue plain text instead (--raw, or a str in Python)"
         )
     for message in messages:
         if not isinstance(message.get("role"), str) or message.get("content") is None:
             raise OptionError(f"a message needs a role and content, got {dict(message)!r}")
+    options: dict[str, Any] = {"chat_template": template} if template else {}
+    options |= {"continue_final_message": True} if continues else {"add_generation_prompt": True}
     try:
-        # Thinking is off unless a caller learns to ask for it: a vocabulary with thinking marks is not a wish.
-        text = tokenizer.apply_chat_template(
-            [dict(m) for m in messages], tokenize=False, add_generation_prompt=True, enable_thinking=False
-        )
+        # Thinking is off unless it is asked for: a vocabulary with thinking marks is not a wish.
+        text: str = tokenizer.apply_chat_template(
+            [dict(m) for m in messages], tokenize=False, tools=list(tools) or None, enable_thinking=thinking,
+            **options, **(extra or {}),
+        )  # fmt: skip
     except Exception as error:  # templates raise whatever their jinja code raises
         raise OptionError(f"the chat template refuses these messages: {error}") from error
+    return text
+
+
+def chat_ids(tokenizer: Any, messages: Sequence[Message], **options: Any) -> list[int]:
+    """Token ids of what `chat_text` gives; arguments and errors as there."""
+    text = chat_text(tokenizer, messages, **options)
     return without_double_bos(tokenizer.encode(text, add_special_tokens=False), tokenizer.bos_token_id)
 
 

@@ -42,6 +42,7 @@ class CacheSpec(Protocol):
     """One layer's cache as a description. Buffers go in and out; a spec never keeps them."""
 
     can_roll_back: bool
+    can_cut: bool  # whether buffers serve any shorter length too, after later tokens were written
 
     @property
     def tail(self) -> int:
@@ -62,6 +63,9 @@ class CacheSpec(Protocol):
     def settle(self, buffers: Buffers, lengths: Sequence[int]) -> Buffers:
         """Buffers with an empty tail; the host knows the length of each row, so no round may be in flight."""
 
+    def as_prefilled(self, buffers: Buffers, length: int) -> Buffers:
+        """Buffers of one sequence of `length` tokens in the form that a prefill leaves them in, to go on from."""
+
     def join(self, parts: Sequence[Buffers], lengths: Sequence[mx.array]) -> Buffers:
         """Buffers of several sequences, with the length (b,) of each, as those of one batch."""
 
@@ -79,6 +83,7 @@ class AttentionSpec:
     """What the caches of attention have in common: rolling back is only a smaller length."""
 
     can_roll_back = True
+    can_cut = True
     tail = 0
 
     def collect(self, view: Any) -> Buffers:
@@ -89,6 +94,9 @@ class AttentionSpec:
         return buffers
 
     def settle(self, buffers: Buffers, lengths: Sequence[int]) -> Buffers:
+        return buffers
+
+    def as_prefilled(self, buffers: Buffers, length: int) -> Buffers:
         return buffers
 
     def checkpoint(self, buffers: Buffers) -> Buffers:

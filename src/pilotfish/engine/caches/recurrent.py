@@ -19,6 +19,7 @@ class RecurrentSpec:
     """
 
     can_roll_back = False
+    can_cut = False
     tail = 0
 
     def __init__(self, template: Any) -> None:
@@ -39,6 +40,9 @@ class RecurrentSpec:
         return buffers
 
     def settle(self, buffers: Buffers, lengths: Sequence[int]) -> Buffers:
+        return buffers
+
+    def as_prefilled(self, buffers: Buffers, length: int) -> Buffers:
         return buffers
 
     def join(self, parts: Sequence[Buffers], lengths: Sequence[mx.array]) -> Buffers:

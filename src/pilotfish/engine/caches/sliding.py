@@ -26,6 +26,8 @@ class SlidingSpec(AttentionSpec):
     window: int
     slack: int
 
+    can_cut = False
+
     @property
     def capacity(self) -> int:
         return self.window + self.slack

@@ -48,6 +48,9 @@ class TailedSpec(AttentionSpec):
         )
         return keys, values, tail_keys, tail_values, start
 
+    def as_prefilled(self, buffers: Buffers, length: int) -> Buffers:
+        return self.settle(buffers, [length])[:2] if len(buffers) > 2 else buffers
+
     def with_tail(self, history: Buffers, start: mx.array) -> Buffers:
         """(keys, values) of a prefill with an empty tail after them."""
         return *history, *empty(history[0], history[1], self.tail), start

@@ -10,6 +10,7 @@ from pilotfish.engine.depth.policy import Kept
 FIRST_GUESS = 0.7
 PRIOR_WEIGHT = 4.0  # observations that what earlier requests showed is worth
 POOLED_WEIGHT = 6.0
+SMOOTH = 2.0  # as expected: three refusals are no proof that nothing will ever be kept
 SLOW, FAST, MEMORY = 0.98, 0.85, 0.999  # what is kept of old counts at each observation
 SURPRISE, MANY = 3.7, 2.3  # standard deviations, and drafts, that fast and slow counts must lie apart to mean a change
 
@@ -38,7 +39,7 @@ class Acceptance:
 
     def __init__(self, memory: AcceptanceMemory, max_depth: int) -> None:
         self._memory = memory
-        self._prior = memory.probabilities()
+        self._set_prior(memory.probabilities())
         self._kept, self._seen = [0.0] * max_depth, [0.0] * max_depth
         self._fast_kept = self._fast_seen = 0.0
         self._expected = self._variance = 0.0  # of the fast count, by the slow ones
@@ -50,6 +51,7 @@ class Acceptance:
         for row in kept:
             for position in range(min(row.accepted + row.judged, depth)):
                 changed |= self._count(position, position < row.accepted)
+        self._table = None
         return changed
 
     def _count(self, position: int, kept: bool) -> bool:
@@ -60,16 +62,19 @@ class Acceptance:
         self._fast_kept, self._fast_seen = FAST * self._fast_kept + kept, FAST * self._fast_seen + 1
         self._kept[position] = SLOW * self._kept[position] + kept
         self._seen[position] = SLOW * self._seen[position] + 1
-        self._table = None
         if abs(self._fast_kept - self._expected) < max(SURPRISE * math.sqrt(self._variance), MANY):
             return False
         self._restart()
         return True
 
+    def _set_prior(self, prior: list[float]) -> None:
+        self._prior = prior
+        self._odds = [math.exp(-_logit(p)) for p in prior]  # against being kept
+
     def _restart(self) -> None:
         """Another kind of text: what was known by position is shifted to what the last few drafts show."""
-        shift = _logit(self._fast_kept / self._fast_seen) - _logit(self._expected / self._fast_seen)
-        self._prior = [_shifted(p, shift) for p in self.probabilities()]
+        shift = _logit((self._fast_kept + 1) / (self._fast_seen + 2)) - _logit(self._expected / self._fast_seen)
+        self._set_prior([_shifted(p, shift) for p in self.probabilities()])
         self._kept, self._seen = [0.0] * len(self._prior), [0.0] * len(self._prior)
         self._fast_kept = self._fast_seen = self._expected = self._variance = 0.0
         self._table = None
@@ -82,10 +87,12 @@ class Acceptance:
             shift = 0.0
             if seen:
                 expected = sum(n * p for n, p in zip(self._seen, self._prior, strict=True)) / seen
-                shift = (_logit(sum(self._kept) / seen) - _logit(expected)) * seen / (seen + POOLED_WEIGHT)
+                shown = (sum(self._kept) + SMOOTH * expected) / (seen + SMOOTH)
+                shift = (_logit(shown) - _logit(expected)) * seen / (seen + POOLED_WEIGHT)
+            by = math.exp(-shift)
             self._table = [
-                (kept + PRIOR_WEIGHT * _shifted(prior, shift)) / (n + PRIOR_WEIGHT)
-                for kept, n, prior in zip(self._kept, self._seen, self._prior, strict=True)
+                (kept + PRIOR_WEIGHT / (1 + odds * by)) / (n + PRIOR_WEIGHT)
+                for kept, n, odds in zip(self._kept, self._seen, self._odds, strict=True)
             ]
         return self._table
 

@@ -18,11 +18,15 @@ log = logging.getLogger("pilotfish")
 WARM_UP = 4  # rounds of a loaded model that are not timed
 LOOK = 3  # rounds of a look: only a round that is followed by one of its depth can be timed
 FIRST_LOOK = (2, 0, 4, 1, 3, 0)  # depths of the first rounds of a loaded model
+FIRST_DEEPEST = max(FIRST_LOOK)
 PLAIN_EVERY, PLAIN_AT_MOST = 24, 320  # rounds between looks at plain decoding, which cost their drafts
 DEEPER_EVERY, DEEPER_AT_MOST = 24, 384  # rounds between looks one step deeper; doubled when it was not better
 BACK_EVERY, BACK_AT_MOST = 28, 56  # the same for drafting again after it stopped
 PROMISING = 0.97  # of plain decoding's speed, from which on a look that kept drafts is followed by more
+SOON = 4  # the same where it drafts as deep as was ever timed, and would go deeper
+PARK_AFTER = 8  # rounds at least between a change in the text and the end of drafting
 SWITCH = 1.005  # another depth must promise so much more
+NEVER_REACHED = 0.005  # a draft that is kept so rarely is not worth weighing
 NOTHING_KEPT_AFTER = 64  # drafted rounds without one kept draft that are worth a word in the log
 
 
@@ -38,9 +42,16 @@ class DepthMemory:
         self.rounds_with_nothing = 0
         self.warned = False
 
+    def begin_text(self) -> None:
+        """Another request begins."""
+        for costs in self._costs.values():
+            costs.begin_text()
+
     def costs(self, rows: int) -> Costs:
         """For batches of `rows`."""
-        return self._costs.setdefault(rows, Costs(self.max_depth))
+        if rows not in self._costs:
+            self._costs[rows] = Costs(self.max_depth)
+        return self._costs[rows]
 
 
 class AutoDepth:
@@ -57,6 +68,8 @@ class AutoDepth:
         self._probes: list[int] = []
         self._far, self._follow_ups = False, 0
         self._promise = 0.0  # expected speed of the best depth that drafts, over plain decoding's
+        self._doubtful = 0  # rounds for which drafting goes on although the text seems to have changed
+        memory.begin_text()
         self._choose()
 
     @property
@@ -84,11 +97,12 @@ class AutoDepth:
             memory.since_plain, memory.plain_every = 0, min(2 * memory.plain_every, PLAIN_AT_MOST)
             self._probes = [0] * (LOOK - 1)
             return 0
-        if self._since_look >= self._deeper_every and self.best < self.max_depth:
+        due = SOON if self.best >= memory.costs(rows).deepest else self._deeper_every
+        if self._since_look >= due and self.best < self.max_depth:
             self._since_look = 0
             self._deeper_every = min(2 * self._deeper_every, DEEPER_AT_MOST)
             deeper = self._deeper()
-            self._probes = [deeper] * (LOOK - 1 if self.memory.costs(rows).samples(deeper) < LOOK else 0)
+            self._probes = [deeper] * (0 if memory.costs(rows).is_known(deeper) else LOOK - 1)
             return deeper
         return self.best
 
@@ -100,7 +114,8 @@ class AutoDepth:
             reached *= p[depth - 1]
             tokens += reached
             near_tokens = tokens if depth <= self.best else near_tokens
-        self._far = not self._far and tokens > 1.1 * near_tokens
+        unknown = self.best >= self.memory.costs(self._rows).deepest
+        self._far = (unknown or not self._far) and tokens > 1.1 * near_tokens
         return far if self._far else self.best + 1
 
     def observe(self, seen: RoundSeen) -> None:
@@ -111,6 +126,7 @@ class AutoDepth:
             self._choose()
             return
         changed = self._acceptance.observe(seen.depth, seen.kept)
+        self._doubtful = PARK_AFTER if changed and self.best else max(0, self._doubtful - 1)
         anything = any(row.accepted for row in seen.kept)
         self._note(anything)
         before = self.best
@@ -124,10 +140,13 @@ class AutoDepth:
     def _choose(self) -> None:
         costs, p = self.memory.costs(self._rows), self._acceptance.probabilities()
         best, most = 0, 1.0
-        reached, tokens, current = 1.0, 1.0, 1.0
+        reached, tokens, current = 1.0, 1.0, 1.0 if self.parked else 0.0
         self._promise = 0.0
-        for depth in range(1, self.max_depth + 1):
+        # Beyond what was timed costs may jump (a second tile of rows): a look goes there first.
+        for depth in range(1, min(self.max_depth, max(costs.deepest, FIRST_DEEPEST)) + 1):
             reached *= p[depth - 1]
+            if reached < NEVER_REACHED:
+                break
             tokens += reached
             value = tokens / costs.relative(depth)
             self._promise = max(self._promise, value)
@@ -135,8 +154,11 @@ class AutoDepth:
                 current = value
             if value > most:
                 best, most = depth, value
-        if best != self.best and most > SWITCH * current:
-            self.best = best
+        if best == 0 and self._doubtful > 0:
+            best = 1  # a few refusals in a row are no reason to stop
+        elif best != self.best and most <= SWITCH * current:
+            return
+        self.best = min(best, self.max_depth)
 
     def _note(self, anything: bool) -> None:
         memory = self.memory

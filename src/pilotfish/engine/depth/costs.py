@@ -2,17 +2,29 @@
 
 Every sample is taken relative to the pace, the median of the last few rounds whatever their depth, so the growth of the
 context and a busy machine, which all depths share, do not matter. What a depth costs is the median of its own last
-samples: a stalled round changes nothing.
+samples, so a stalled round changes nothing, drawn towards a straight line through all depths while they are few: noise
+that met one depth in a burst must not banish it.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from statistics import median_low
+from typing import NamedTuple
 
 FIRST_SLOPE = 0.15  # what a draft is taken to cost of a plain round, before anything was measured
-PACE_SAMPLES, DEPTH_SAMPLES, FEW = 5, 9, 3
-FRESH = 150  # rounds after which a sample counts only if there are FEW
+PACE_SAMPLES, DEPTH_SAMPLES, FEW = 5, 25, 6
+FRESH = 400  # rounds after which a sample counts only if there are FEW
+LINE_WEIGHT = 2  # samples that the line is worth
+STALE = 2  # samples that old ones are worth, however many
+
+
+class _Own(NamedTuple):
+    """What one depth showed: the median of so many samples, the last of them at this round."""
+
+    cost: float
+    samples: int
+    at: int
 
 
 class Costs:
@@ -21,45 +33,73 @@ class Costs:
     def __init__(self, max_depth: int) -> None:
         self._recent: deque[float] = deque(maxlen=PACE_SAMPLES)
         self._samples: list[deque[tuple[int, float]]] = [deque(maxlen=DEPTH_SAMPLES) for _ in range(max_depth + 1)]
+        self._own: dict[int, _Own] = {}  # by depth that was timed
         self._rounds = 0
         self._table = [1 + FIRST_SLOPE * d for d in range(max_depth + 1)]
 
     @property
     def pace(self) -> float:
-        """Seconds of a plain round at present; 0 before anything was timed."""
+        """Seconds of a round of cost 1 at present; 0 before anything was timed."""
         return median_low(self._recent) if self._recent else 0.0
 
-    def samples(self, depth: int) -> int:
-        """How often this depth was timed, up to a few."""
-        return len(self._samples[depth])
+    def is_known(self, depth: int) -> bool:
+        """Whether this depth was timed often enough, and not too long ago."""
+        own = self._own.get(depth)
+        return own is not None and own.samples >= FEW and self._rounds - own.at <= FRESH
+
+    @property
+    def deepest(self) -> int:
+        """The largest depth that was timed."""
+        return max(self._own, default=0)
 
     def relative(self, depth: int) -> float:
         """Cost of a round over that of a plain one."""
         return self._table[depth] / self._table[0]
+
+    def begin_text(self) -> None:
+        """Forget the pace: another text has another context, and the machine may be as busy as it likes by now."""
+        self._recent.clear()
 
     def observe(self, depth: int, seconds: float) -> None:
         """One round took so long."""
         if seconds <= 0:
             return
         self._rounds += 1
-        pace = self.pace or seconds / self._table[depth]
-        self._samples[depth].append((self._rounds, seconds / pace))
-        self._recent.append(seconds / self._own(depth))
+        pace = self.pace
+        if not pace:  # nothing to compare with yet
+            self._recent.append(seconds / self._table[depth])
+            return
+        samples = self._samples[depth]
+        samples.append((self._rounds, seconds / pace))
+        fresh = [s for at, s in samples if self._rounds - at <= FRESH]
+        counted = fresh if len(fresh) >= FEW else [s for _, s in samples][-FEW:]
+        self._own[depth] = _Own(median_low(counted), len(counted), self._rounds)
+        self._recent.append(seconds / self._own[depth].cost)
         self._table = self._interpolated()
 
-    def _own(self, depth: int) -> float:
-        samples = self._samples[depth]
-        fresh = [s for at, s in samples if self._rounds - at <= FRESH]
-        return median_low(fresh if len(fresh) >= FEW else [s for _, s in samples][-FEW:])
+    def _line(self) -> tuple[float, float]:
+        """Plain cost and slope of the line through all depths, by number of samples; old ones count little."""
+        points = [
+            (d, own.cost, own.samples if self._rounds - own.at <= FRESH else STALE) for d, own in self._own.items()
+        ]
+        weight = sum(n for *_, n in points)
+        mean_depth = sum(d * n for d, _, n in points) / weight
+        mean_cost = sum(cost * n for _, cost, n in points) / weight
+        spread = sum(n * (d - mean_depth) ** 2 for d, _, n in points)
+        if not spread:
+            slope = FIRST_SLOPE * mean_cost / (1 + FIRST_SLOPE * mean_depth)
+        else:
+            slope = sum(n * (d - mean_depth) * (cost - mean_cost) for d, cost, n in points) / spread
+        slope = max(0.0, slope)
+        return mean_cost - slope * mean_depth, slope
 
     def _interpolated(self) -> list[float]:
         """What was never timed lies on a line between what was, and beyond that goes on as a draft costs on average."""
-        known = [(d, self._own(d)) for d, samples in enumerate(self._samples) if samples]
-        if len(known) == 1:
-            depth, own = known[0]
-            return [own * (1 + FIRST_SLOPE * d) / (1 + FIRST_SLOPE * depth) for d in range(len(self._samples))]
-        (first, low), (last, high) = known[0], known[-1]
-        slope = max(0.0, high - low) / (last - first)
+        base, slope = self._line()
+        known = []
+        for d, (cost, samples, at) in sorted(self._own.items()):
+            n = samples if self._rounds - at <= FRESH else STALE
+            known.append((d, (n * cost + LINE_WEIGHT * max(0.2 * cost, base + slope * d)) / (n + LINE_WEIGHT)))
         table, upper = [], 0
         for d in range(len(self._samples)):
             while upper < len(known) - 1 and known[upper][0] < d:
