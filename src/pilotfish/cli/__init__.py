@@ -9,7 +9,7 @@ from typing import Any
 import typer
 
 from pilotfish import __version__
-from pilotfish.cli import bench, run, verify
+from pilotfish.cli import bench, models, run, serve, verify
 from pilotfish.errors import PilotfishError
 
 FAILED, USAGE, INTERRUPTED = 1, 2, 130
@@ -23,7 +23,10 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command(name="run", no_args_is_help=False)(run.run)
+app.command(name="serve")(serve.serve)
 app.command(name="verify")(verify.verify)
+for name, command in models.COMMANDS.items():
+    app.command(name=name)(command)
 app.add_typer(bench.app, name="bench")
 
 

@@ -1,18 +1,21 @@
-"""From prompt ids to text events: tokens become text here, and stop strings end it."""
+"""From prompt ids to events: tokens become parts of an answer here, and stop strings end it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pilotfish.engine.acceptance import RULES
 from pilotfish.engine.decode import Committed, Counts, DecodeLoop, Device, Progress, Row, prefill
 from pilotfish.engine.depth import AutoDepth, DepthPolicy, FixedDepth
+from pilotfish.engine.reuse import Kept, Marks, keep
 from pilotfish.engine.round import RoundParts
 from pilotfish.engine.sampling import Sampler
+from pilotfish.engine.state import DecodeState
+from pilotfish.runtime.prefixes import PrefixCache, marks_of
 from pilotfish.runtime.request import AUTO, Event, Prepared, Stats
-from pilotfish.text.detokenize import Detokenizer
-from pilotfish.text.stops import StopStrings
+from pilotfish.text.answer import Answer, Kind, Part
 
 if TYPE_CHECKING:
     from pilotfish.runtime.loaded import LoadedModel
@@ -21,39 +24,82 @@ Clock = Callable[[], float]
 
 
 def complete(
-    model: LoadedModel, request: Prepared, clock: Clock, device: Device, progress: Progress | None = None
-) -> Iterator[Event]:
-    """Decode one prepared request, yielding an event a round."""
+    model: LoadedModel, request: Prepared, clock: Clock, device: Device, progress: Progress | None = None,
+    prefixes: PrefixCache | None = None,
+) -> Iterator[Event]:  # fmt: skip
+    """Decode one prepared request, yielding an event a round.
+
+    What it computed is left in `prefixes` for the next request, also where the caller stops half-way.
+    """
     started = clock()
     row = Row(prompt_length=len(request.prompt), max_tokens=request.max_tokens, eos=model.eos)
     sampler = Sampler([request.sampling], model.suppress, model.target.operations)
     drafter = model.drafter if request.depth else None
     parts = RoundParts(model.target, drafter, RULES[request.acceptance], sampler)
-    state = prefill(model.target, request.prompt, device, progress=progress)
+    begun = prefixes.start(model, request.prompt) if prefixes else None
+    marks = Marks(marks_of(model, request.prompt) if prefixes else ())
+    state = prefill(model.target, request.prompt, device, progress=progress, start=begun, marks=marks)
     loop = DecodeLoop(parts, _policy(model, request), state, [row], device, clock)
     prefilled = clock()
-    text = TextOf(Detokenizer(model.backend_tokenizer, request.prompt), StopStrings(request.stops), model.eos)
-    for step in loop.steps():
-        for committed in step:
-            pieces = text.add(committed)
-            kept = len(pieces)
-            dropped = len(committed.tokens) - kept
-            if text.stopped:
-                loop.stop(row, len(row.tokens) - dropped)
-            if row.finish_reason:
-                pieces[-1] += text.finish()
-                if text.stopped:  # only the last, never completed bytes completed a stop string
-                    row.finish_reason = "stop"
-            yield Event(
-                text="".join(pieces),
-                tokens=tuple(committed.tokens[:kept]),
-                drafted=tuple(committed.drafted[:kept]),
-                pieces=tuple(pieces),
-                finish_reason=row.finish_reason,
-                stats=_stats(model, request, row, loop.counts, prefilled - started, clock() - prefilled)
-                if row.finish_reason
-                else None,
-            )
+    answer = Answer(model.backend_tokenizer, request.prompt, request.stops, model.eos)
+
+    def stats() -> Stats:
+        return _stats(model, request, row, loop.counts, begun.length if begun else 0, prefilled - started,
+                      clock() - prefilled)  # fmt: skip
+
+    try:
+        for step in loop.steps():
+            for committed in step:
+                event = _event(answer, committed, loop)
+                yield replace(event, stats=stats()) if event.finish_reason else event
+    finally:
+        if prefixes:
+            prefixes.add(model, _kept(model, request, row, state, marks))
+
+
+def _event(answer: Answer, committed: Committed, loop: DecodeLoop) -> Event:
+    """What a round's tokens say; a stop string among them ends the row where plain decoding would have ended it."""
+    row, by_token = committed.row, []
+    for token in committed.tokens:
+        by_token.append(answer.add(token))
+        if answer.stopped:
+            break
+    kept = len(by_token)
+    if answer.stopped:
+        loop.stop(row, len(row.tokens) - (len(committed.tokens) - kept))
+    if row.finish_reason:
+        by_token[-1] += answer.finish()
+        if answer.stopped:  # only the last, never completed bytes completed a stop string
+            row.finish_reason = "stop"
+    pieces = tuple("".join(p.text for p in parts if p.kind == Kind.TEXT) for parts in by_token)
+    return Event(
+        text="".join(pieces),
+        tokens=tuple(committed.tokens[:kept]),
+        drafted=tuple(committed.drafted[:kept]),
+        pieces=pieces,
+        parts=_joined([part for parts in by_token for part in parts]),
+        finish_reason=row.finish_reason,
+        stop_string=answer.stop_string,
+    )
+
+
+def _joined(parts: list[Part]) -> tuple[Part, ...]:
+    """Neighbours of one kind as one part; a call stays by itself."""
+    out: list[Part] = []
+    for part in parts:
+        if out and part.call is None and out[-1].kind == part.kind:
+            out[-1] = Part(part.kind, out[-1].text + part.text)
+        else:
+            out.append(part)
+    return tuple(out)
+
+
+def _kept(model: LoadedModel, request: Prepared, row: Row, prefilled: DecodeState, marks: Marks) -> Kept:
+    """The whole sequence if it ended, else its prompt. A running state that cannot be rolled back is past its end."""
+    specs = model.target.specs
+    if row.final_state is not None and model.target.can_roll_back:
+        return keep(specs, [*request.prompt, *row.tokens[:-1]], row.final_state, marks)
+    return keep(specs, request.prompt[:-1], prefilled, marks)
 
 
 def _policy(model: LoadedModel, request: Prepared) -> DepthPolicy:
@@ -62,39 +108,14 @@ def _policy(model: LoadedModel, request: Prepared) -> DepthPolicy:
     return FixedDepth(int(request.depth))
 
 
-class TextOf:
-    """The text of one row's tokens, cut at stop strings."""
-
-    def __init__(self, detokenizer: Detokenizer, stops: StopStrings, eos: frozenset[int]) -> None:
-        self._detokenizer, self._stops, self._eos = detokenizer, stops, eos
-
-    @property
-    def stopped(self) -> bool:
-        """A stop string is complete."""
-        return self._stops.stopped
-
-    def add(self, committed: Committed) -> list[str]:
-        """A piece of text for each token, up to the token that completes a stop string."""
-        pieces = []
-        for token in committed.tokens:
-            pieces.append("" if token in self._eos else self._stops.add(self._detokenizer.add(token)))
-            if self._stops.stopped:
-                break
-        return pieces
-
-    def finish(self) -> str:
-        """What was held back: the start of a stop string that never came, bytes that never became a character."""
-        if self._stops.stopped:
-            return ""
-        return self._stops.add(self._detokenizer.finish()) + self._stops.finish()
-
-
-def _stats(model: LoadedModel, request: Prepared, row: Row, counts: Counts, prefill_seconds: float,
+def _stats(model: LoadedModel, request: Prepared, row: Row, counts: Counts, cached: int, prefill_seconds: float,
            decode_seconds: float) -> Stats:  # fmt: skip
     assert row.finish_reason is not None
     return Stats(
         prompt_tokens=len(request.prompt),
+        cached_tokens=cached,
         tokens=len(row.tokens),
+        delivered=len(row.tokens) - (row.tokens[-1] in model.eos),
         finish_reason=row.finish_reason,
         rounds=counts.rounds,
         drafted=counts.drafted,

@@ -18,15 +18,24 @@ from pilotfish.engine.depth import DepthMemory
 from pilotfish.engine.drafters import Drafter
 from pilotfish.engine.drafters.gemma4_assistant import AssistantArgs, AssistantModel, Gemma4Assistant
 from pilotfish.engine.target import Gemma4Target, PlainTarget, wrap
-from pilotfish.errors import CheckpointError, DraftingUnsupportedError, OptionError, UnsupportedModelError
+from pilotfish.errors import (
+    CapabilityError,
+    CheckpointError,
+    ContextOverflowError,
+    DraftingUnsupportedError,
+    OptionError,
+    UnsupportedModelError,
+)
 from pilotfish.kernels import best_operations, install
 from pilotfish.kernels.stock import StockOperations
 from pilotfish.runtime.completion import Clock, complete
-from pilotfish.runtime.request import AUTO, Completion, Event, Prepared, Request
+from pilotfish.runtime.prefixes import PrefixCache
+from pilotfish.runtime.request import AUTO, Chat, Completion, Event, Prepared, Request
 from pilotfish.store import checkpoint, names
 from pilotfish.text import template
 
 MAX_DEPTH = 16
+Prompt = str | Chat | Sequence[template.Message] | Sequence[int]
 DTYPES = {"bfloat16": mx.bfloat16, "float16": mx.float16, "float32": mx.float32}
 
 
@@ -41,11 +50,35 @@ class LoadedModel:
     target: PlainTarget
     drafter: Drafter | None
     drafter_name: str
+    drafter_path: Path | None
     tokenizer: Any  # mlx-lm's TokenizerWrapper
     backend_tokenizer: Tokenizer
     eos: frozenset[int]
     suppress: tuple[int, ...]
     depth_memory: DepthMemory
+    turn_token: int | None
+
+    @property
+    def can_think(self) -> bool:
+        """Whether the template knows thinking."""
+        return any(mark in self.template for mark in ("enable_thinking", "<|think|>"))
+
+    @property
+    def can_call_tools(self) -> bool:
+        """Whether the template shows tools to the model."""
+        return "tools" in self.template
+
+    @property
+    def template(self) -> str:
+        """The checkpoint's chat template, jinja; empty where it has none."""
+        found = getattr(self.tokenizer, "chat_template", None)
+        return found if isinstance(found, str) else ""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all weights, as stored."""
+        folders = [self.path, *([self.drafter_path] if self.drafter_path else [])]
+        return sum(f.stat().st_size for folder in folders for f in folder.glob("*.safetensors"))
 
     @property
     def context(self) -> int | None:
@@ -60,18 +93,21 @@ class Engine:
     Made by `pilotfish.load`.
     """
 
-    def __init__(self, model: LoadedModel, clock: Clock = time.perf_counter) -> None:
-        self.model = model
+    def __init__(
+        self, model: LoadedModel, clock: Clock = time.perf_counter, prefixes: PrefixCache | None = None
+    ) -> None:
+        self.model, self.prefixes = model, prefixes
         self._clock = clock
 
     def __repr__(self) -> str:
         return f"<pilotfish.Engine {self.model.name}, drafter {self.model.drafter_name}>"
 
-    def generate(self, prompt: str | Sequence[template.Message], **options: Any) -> Completion:
+    def generate(self, prompt: Prompt, **options: Any) -> Completion:
         """The whole text at once.
 
-        `prompt` is a str to continue, or chat messages (`[{"role": "user", "content": ...}]`) to answer. `options`
-        are the fields of `Request`. Returns a str with `.stats`, `.tokens` and `.drafted`.
+        `prompt` is a str to continue, chat messages (`[{"role": "user", "content": ...}]`) or a `Chat` to answer, or
+        token ids as they are. `options` are the fields of `Request`. Returns a str with `.thinking`, `.calls`,
+        `.stats`, `.tokens` and `.drafted`.
 
         Raises OptionError for a prompt or option that cannot be honoured.
 
@@ -79,7 +115,7 @@ class Engine:
         """
         return Completion.from_events(list(self.stream(prompt, **options)))
 
-    def stream(self, prompt: str | Sequence[template.Message], **options: Any) -> Iterator[Event]:
+    def stream(self, prompt: Prompt, **options: Any) -> Iterator[Event]:
         """The text as it is decoded, an `Event` a round; arguments and errors as for `generate`.
 
         >>> for event in engine.stream(messages, temperature=1.0, seed=7, depth=3):  # doctest: +SKIP
@@ -87,13 +123,14 @@ class Engine:
         """
         return self.decode(self.prepare(prompt, _request(options)))
 
-    def prepare(self, prompt: str | Sequence[template.Message], request: Request) -> Prepared:
+    def prepare(self, prompt: Prompt, request: Request) -> Prepared:
         """Check a request against the model and fill in its defaults. Raises OptionError."""
         ids = self.prompt_ids(prompt)
         depth, most = self._depth(request)
-        context, asked = self.model.context, request.max_tokens
+        limits = [n for n in (self.model.context, request.context) if n is not None]
+        context, asked = min(limits, default=None), request.max_tokens
         if context is not None and len(ids) >= context:
-            raise OptionError(f"the prompt has {len(ids)} tokens, but the context holds {context}; shorten the prompt")
+            raise ContextOverflowError(len(ids), context)
         room = (context - len(ids)) if context is not None else None
         if asked is None and room is None:
             raise OptionError("this checkpoint does not say how long its context is; give max_tokens")
@@ -114,19 +151,42 @@ class Engine:
 
         `device` is where evaluation and read-back happen; tests count there. `progress` is told how far the prompt is.
         """
-        return complete(self.model, request, self._clock, device or Device(), progress)
+        return complete(self.model, request, self._clock, device or Device(), progress, self.prefixes)
 
-    def prompt_ids(self, prompt: str | Sequence[template.Message]) -> list[int]:
+    def prompt_ids(self, prompt: Prompt) -> list[int]:
         """A prompt as token ids, as it will be decoded. Raises OptionError."""
         if not prompt:
             raise OptionError("the prompt is empty; give some text or at least one message")
-        if isinstance(prompt, str):
+        if isinstance(prompt, Chat):
+            ids = template.chat_ids(self.model.tokenizer, prompt.messages, **self._chat_options(prompt))
+        elif isinstance(prompt, str):
             ids = template.raw_ids(self.model.tokenizer, prompt, checkpoint.is_gemma4(self.model.config))
+        elif isinstance(prompt[0], int):
+            ids = [int(i) for i in prompt]  # type: ignore[arg-type]
+            if unknown := [i for i in ids if not 0 <= i < self.model.target.vocab_size]:
+                raise OptionError(f"token id {unknown[0]} is not in the vocabulary of {self.model.target.vocab_size}")
         else:
-            ids = template.chat_ids(self.model.tokenizer, prompt)
+            ids = template.chat_ids(self.model.tokenizer, prompt)  # type: ignore[arg-type]
         if not ids:
             raise OptionError("the prompt has no tokens; give some text")
         return ids
+
+    def chat_text(self, chat: Chat) -> str:
+        """A conversation as the model will read it. Raises OptionError."""
+        return template.chat_text(self.model.tokenizer, chat.messages, **self._chat_options(chat))
+
+    def _chat_options(self, chat: Chat) -> dict[str, Any]:
+        """What the template is asked for. Raises CapabilityError for what it does not know."""
+        model = self.model
+        if chat.tools and not (model.can_call_tools or "tools" in chat.template):
+            raise CapabilityError(f'"{model.name}" does not support tools')
+        if chat.thinking and not model.can_think:
+            raise CapabilityError(f'"{model.name}" does not support thinking')
+        thinking = model.can_think if chat.thinking is None else chat.thinking
+        return {
+            "tools": chat.tools, "thinking": thinking, "template": chat.template, "continues": chat.continues,
+            "extra": chat.extra,
+        }  # fmt: skip
 
     def _depth(self, request: Request) -> tuple[int | str, int]:
         """What was asked for, and the most drafts a round may have."""
@@ -155,6 +215,8 @@ def load(
     dtype: str = "auto",
     max_depth: int = MAX_DEPTH,
     kernels: str = "auto",
+    name: str | None = None,
+    prefixes: PrefixCache | None = None,
 ) -> Engine:
     """Load a model and its drafter from this machine; never uses the network.
 
@@ -165,6 +227,8 @@ def load(
         checkpoint's own type elsewhere; or one of float32, bfloat16, float16.
     max_depth: the most drafts a round may have; sliding caches are sized for it.
     kernels: "auto" uses pilotfish's kernels where this machine has them; "stock" uses MLX's own operations only.
+    name: what the model is called in messages; by default `model`.
+    prefixes: keeps sequences for requests that begin alike; without it every prompt is computed as a whole.
 
     Raises ModelNotFoundError, CheckpointError, UnsupportedModelError, DrafterMismatchError,
     DraftingUnsupportedError or OptionError, each saying what to do.
@@ -187,19 +251,22 @@ def load(
     tokenizer = _load_tokenizer(path)
     return Engine(
         LoadedModel(
-            name=str(model),
+            name=name or str(model),
             path=path,
             config=config,
             generation_config=generation,
             target=target,
             drafter=drafter,
             drafter_name="none" if drafter_path is None else drafter_path.name,
+            drafter_path=drafter_path,
             tokenizer=tokenizer,
             backend_tokenizer=tokenizer.backend_tokenizer,
             eos=checkpoint.eos_ids(config, generation) or frozenset(tokenizer.eos_token_ids),
             suppress=tuple(generation.get("suppress_tokens") or ()),
             depth_memory=DepthMemory(target.max_depth),
-        )
+            turn_token=tokenizer.backend_tokenizer.token_to_id("<|turn>"),
+        ),
+        prefixes=prefixes,
     )
 
 

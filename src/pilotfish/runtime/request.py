@@ -2,15 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from pilotfish.engine.acceptance import RULES
 from pilotfish.engine.sampling import SamplingParams
 from pilotfish.errors import OptionError
+from pilotfish.text.answer import Kind, Part
+from pilotfish.text.template import Message, Tool
+from pilotfish.text.tools import ToolCall
 
 AUTO = "auto"
+
+
+@dataclass(frozen=True)
+class Chat:
+    """A conversation to be answered through the checkpoint's template.
+
+    messages: role, content (str), and where they apply tool_calls, tool_call_id, name, reasoning_content; arguments of
+    tool calls are objects. thinking: None thinks if the model can, True insists. template: jinja, in place of the
+    checkpoint's. continues: the last message is the beginning of the answer. extra: further variables of the template.
+    """
+
+    messages: tuple[Message, ...]
+    tools: tuple[Tool, ...] = ()
+    thinking: bool | None = False
+    template: str = ""
+    continues: bool = False
+    extra: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -18,6 +38,7 @@ class Request:
     """One generation. None means the checkpoint's or the engine's default; `resolve` fills those in.
 
     max_tokens: at least 1; at most, and by default, what the context leaves.
+    context: tokens that prompt and answer may have together; at most what the model has.
     depth: drafts per round; "auto" chooses at run time, 0 is plain decoding.
     max_depth: with "auto", at most so many.
     acceptance: "same-text" (the text of plain decoding) or "rejection" (the same distribution, more drafts kept).
@@ -25,6 +46,7 @@ class Request:
     """
 
     max_tokens: int | None = None
+    context: int | None = None
     temperature: float | None = None
     top_k: int | None = None
     top_p: float | None = None
@@ -38,6 +60,8 @@ class Request:
     def __post_init__(self) -> None:
         if self.max_tokens is not None and self.max_tokens < 1:
             raise OptionError(f"max_tokens is {self.max_tokens}; it must be at least 1")
+        if self.context is not None and self.context < 1:
+            raise OptionError(f"context is {self.context}; it must be at least 1")
         if self.depth != AUTO and (not isinstance(self.depth, int) or self.depth < 0):
             raise OptionError(
                 f"depth is {self.depth!r}; it must be auto, 0 (plain decoding) or a positive whole number"
@@ -77,11 +101,14 @@ class Stats:
     accepted_at[i] and drafted_at[i] count the rounds in which draft i was kept, and was made.
     depth: what was asked for; depths: of every round, the first of which is always plain. parked_seconds: spent in
     plain rounds because drafting did not pay. no_drafting: why nothing was drafted at all, or "".
-    cache_length: tokens with keys and values after the end, as plain decoding leaves them.
+    cache_length: tokens with keys and values after the end, as plain decoding leaves them. cached_tokens: of the
+    prompt, taken from an earlier request. delivered: tokens without the one that ended the text.
     """
 
     prompt_tokens: int
+    cached_tokens: int
     tokens: int
+    delivered: int
     finish_reason: str
     rounds: int
     drafted: int
@@ -116,21 +143,26 @@ class Event:
     """What one round added.
 
     text: the new text; `pieces` is the same text by token (a held-back piece comes with the token that released it).
+    parts: the same with thinking and tool calls, in order.
     tokens: the new token ids, an end-of-text token included; drafted: which of them the drafter got right.
-    finish_reason: "stop" or "length" on the last event, which also carries the stats.
+    finish_reason: "stop" or "length" on the last event, which also carries the stats and the stop string, if any.
     """
 
     text: str
     tokens: tuple[int, ...]
     drafted: tuple[bool, ...]
     pieces: tuple[str, ...]
+    parts: tuple[Part, ...] = ()
     finish_reason: str | None = None
+    stop_string: str | None = None
     stats: Stats | None = None
 
 
 class Completion(str):
-    """A generated text: a str that also knows its `tokens`, `drafted` flags and `stats`."""
+    """A generated text: a str that also knows its `thinking`, `calls`, `tokens`, `drafted` flags and `stats`."""
 
+    thinking: str
+    calls: tuple[ToolCall, ...]
     tokens: tuple[int, ...]
     drafted: tuple[bool, ...]
     stats: Stats
@@ -138,6 +170,9 @@ class Completion(str):
     @classmethod
     def from_events(cls, events: Sequence[Event]) -> Completion:
         self = cls("".join(e.text for e in events))
+        parts = [p for e in events for p in e.parts]
+        self.thinking = "".join(p.text for p in parts if p.kind == Kind.THINKING)
+        self.calls = tuple(p.call for p in parts if p.call is not None)
         self.tokens = tuple(t for e in events for t in e.tokens)
         self.drafted = tuple(d for e in events for d in e.drafted)
         stats = events[-1].stats

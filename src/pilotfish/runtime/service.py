@@ -1,0 +1,247 @@
+"""Requests from many clients to models in memory: what every dialect of the server talks to."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Callable, Iterator
+from contextlib import aclosing
+from dataclasses import dataclass, fields, replace
+from typing import Any, NamedTuple, TypeVar
+
+from pilotfish.config import Settings
+from pilotfish.errors import OptionError
+from pilotfish.runtime.loaded import Engine, Prompt
+from pilotfish.runtime.models import Models, Resident
+from pilotfish.runtime.request import Chat, Event, Prepared, Request, Stats
+from pilotfish.runtime.worker import Done, Job, Worker
+from pilotfish.store.library import Library, Manifest
+from pilotfish.text.answer import Kind, Part
+from pilotfish.text.tools import ToolCall
+
+T = TypeVar("T")
+
+# Modelfile parameters, by Ollama's names, as fields of a request.
+PARAMETERS = {
+    "temperature": "temperature", "top_k": "top_k", "top_p": "top_p", "min_p": "min_p", "seed": "seed",
+    "num_predict": "max_tokens", "num_ctx": "context", "stop": "stop", "draft_num_predict": "max_depth",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Ask:
+    """A request to a model by name. keep_alive: seconds that it stays in memory afterwards, None for the default.
+
+    before: token ids of earlier turns, put in front of the prompt.
+    """
+
+    model: str
+    prompt: Prompt
+    request: Request
+    keep_alive: float | None = None
+    before: tuple[int, ...] = ()
+
+
+class Begun(NamedTuple):
+    """The first thing that an answer yields: the model is there and the prompt is known."""
+
+    engine: Engine
+    prepared: Prepared
+    load_seconds: float  # from arrival to here, waiting included
+
+
+@dataclass
+class Totals:
+    """What the server has done since it started."""
+
+    requests: int = 0
+    failed: int = 0
+    cancelled: int = 0
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    tokens: int = 0
+    rounds: int = 0
+    drafted: int = 0
+    accepted: int = 0
+    decode_seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Whole:
+    """An answer as a whole."""
+
+    begun: Begun
+    text: str
+    thinking: str
+    calls: tuple[ToolCall, ...]
+    finish_reason: str
+    stop_string: str | None
+    stats: Stats
+    seconds: float
+
+
+class Service:
+    """Models, the thread that runs them, and the library they come from."""
+
+    def __init__(self, settings: Settings, models: Models | None = None) -> None:
+        self.settings = settings
+        self.library: Library = models.library if models else Library(settings.models)
+        self.models = models or Models(self.library, settings)
+        self.worker = Worker(settings.max_queue, self.models.expire)
+        self.totals = Totals()
+
+    def close(self) -> None:
+        """Cancel everything and end the thread."""
+        self.worker.close()
+
+    async def stream(self, ask: Ask) -> AsyncGenerator[Begun | Event]:
+        """`Begun`, then an `Event` a round. Closing the iterator cancels the request.
+
+        Raises what loading and preparing raise, and BusyError.
+        """
+        arrived = time.monotonic()
+        self.totals.requests += 1
+
+        def work(job: Job) -> Iterator[Begun | Event]:
+            resident = self.models.get(ask.model, ask.keep_alive)
+            job.check()
+            engine = resident.engine
+            prompt, request = _completed(ask, resident.manifest)
+            if ask.before:
+                prompt = [*ask.before, *_without_bos(engine, engine.prompt_ids(prompt))]
+            prepared = engine.prepare(prompt, request)
+            yield Begun(engine, prepared, time.monotonic() - arrived)
+            try:
+                yield from engine.decode(prepared, progress=lambda done, total: job.check())
+            finally:
+                self.models.touch(resident, ask.keep_alive)
+
+        async with aclosing(self._run(work)) as items:
+            async for item in items:
+                if isinstance(item, Event) and item.stats:
+                    self._count(item.stats)
+                yield item
+
+    async def whole(self, ask: Ask) -> Whole:
+        """The answer at its end. Cancelling the task cancels the request."""
+        started = time.monotonic()
+        begun: Begun | None = None
+        parts: list[Part] = []
+        async with aclosing(self.stream(ask)) as items:
+            async for item in items:
+                if isinstance(item, Begun):
+                    begun = item
+                    continue
+                parts += item.parts
+                if item.stats:
+                    assert begun is not None
+                    return Whole(
+                        begun=begun,
+                        text="".join(p.text for p in parts if p.kind == Kind.TEXT),
+                        thinking="".join(p.text for p in parts if p.kind == Kind.THINKING),
+                        calls=tuple(p.call for p in parts if p.call is not None),
+                        finish_reason=item.finish_reason or "stop",
+                        stop_string=item.stop_string,
+                        stats=item.stats,
+                        seconds=time.monotonic() - started,
+                    )
+        raise AssertionError("an answer ended without its last event")
+
+    async def on_device(self, function: Callable[[], T]) -> T:
+        """Call a function on the device's thread, after the requests that wait already."""
+
+        def work(job: Job) -> Iterator[T]:
+            yield function()
+
+        async with aclosing(self._run(work)) as items:
+            async for item in items:
+                result: T = item
+                return result
+        raise AssertionError("a call gave nothing")
+
+    async def load(self, name: str, keep_alive: float | None = None) -> Resident:
+        """A model, in memory from now on. Raises as `Models.get`."""
+        return await self.on_device(lambda: self.models.get(name, keep_alive))
+
+    async def unload(self, name: str) -> bool:
+        """Drop a model from memory; whether it was there."""
+        return await self.on_device(lambda: self.models.unload(name))
+
+    async def render(self, ask: Ask) -> tuple[list[int], str]:
+        """The ids of a prompt, and the conversation as the model reads it; nothing is decoded."""
+
+        def work() -> tuple[list[int], str]:
+            resident = self.models.get(ask.model, ask.keep_alive)
+            prompt, _ = _completed(ask, resident.manifest)
+            text = resident.engine.chat_text(prompt) if isinstance(prompt, Chat) else str(prompt)
+            return resident.engine.prompt_ids(prompt), text
+
+        return await self.on_device(work)
+
+    async def _run(self, work: Callable[[Job], Iterator[Any]]) -> AsyncGenerator[Any]:
+        """A job's items as they come; its error is raised here."""
+        loop = asyncio.get_running_loop()
+        items: asyncio.Queue[Any] = asyncio.Queue()
+
+        def deliver(item: Any) -> None:
+            try:
+                loop.call_soon_threadsafe(items.put_nowait, item)
+            except RuntimeError:  # the loop has ended with the server
+                job.cancel()
+
+        job = Job(work, deliver)
+        self.worker.submit(job)
+        ended = False
+        try:
+            while True:
+                item = await items.get()
+                if isinstance(item, Done):
+                    ended = True
+                    if item.error:
+                        self.totals.failed += 1
+                        raise item.error
+                    return
+                yield item
+        finally:
+            if not ended:
+                self.totals.cancelled += 1
+                job.cancel()
+
+    def _count(self, stats: Stats) -> None:
+        totals = self.totals
+        totals.prompt_tokens += stats.prompt_tokens
+        totals.cached_tokens += stats.cached_tokens
+        totals.tokens += stats.delivered
+        totals.rounds += stats.rounds
+        totals.drafted += stats.drafted
+        totals.accepted += stats.accepted
+        totals.decode_seconds += stats.decode_seconds
+
+
+def _completed(ask: Ask, manifest: Manifest) -> tuple[Prompt, Request]:
+    """A request with what its model's manifest sets where the request leaves it open."""
+    known = {PARAMETERS[k]: v for k, v in manifest.parameters.items() if k in PARAMETERS}
+    defaults = {f.name: f.default for f in fields(Request)}
+    changes = {k: v for k, v in known.items() if getattr(ask.request, k) == defaults[k]}
+    if changes.get("max_tokens", 1) < 1:
+        del changes["max_tokens"]  # Ollama: until the context is full
+    if isinstance(changes.get("stop"), list):
+        changes["stop"] = tuple(changes["stop"])
+    prompt = ask.prompt
+    if isinstance(prompt, Chat):
+        prompt = _with_own_messages(prompt, manifest)
+    try:
+        return prompt, replace(ask.request, **changes)
+    except TypeError as error:
+        raise OptionError(f"a PARAMETER of {manifest.name} cannot be used: {error}") from error
+
+
+def _without_bos(engine: Engine, ids: list[int]) -> list[int]:
+    return ids[1:] if ids[:1] == [engine.model.tokenizer.bos_token_id] else ids
+
+
+def _with_own_messages(chat: Chat, manifest: Manifest) -> Chat:
+    messages = [*manifest.messages, *chat.messages]
+    if manifest.system and messages[0]["role"] != "system":
+        messages.insert(0, {"role": "system", "content": manifest.system})
+    return replace(chat, messages=tuple(messages), template=chat.template or manifest.template)

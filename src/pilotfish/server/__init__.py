@@ -1,0 +1,1 @@
+"""HTTP dialects over one service: wire types in, events out. No decision about decoding is made here."""

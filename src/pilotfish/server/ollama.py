@@ -1,0 +1,289 @@
+"""Ollama's own routes that decode: /api/chat and /api/generate."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from time import monotonic
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Request
+from fastapi.responses import JSONResponse, Response
+from pydantic import Field
+
+from pilotfish.config import parse_duration
+from pilotfish.errors import OptionError
+from pilotfish.runtime.request import Chat, Event, Stats
+from pilotfish.runtime.service import Ask, Begun, Service
+from pilotfish.server import failures
+from pilotfish.server.bodies import Wire, body_of, described
+from pilotfish.server.streams import ndjson, unless_gone
+from pilotfish.server.translate import (
+    NO_IMAGES,
+    arguments_of,
+    checked_tools,
+    draft_statistics,
+    new_id,
+    paired,
+    refuse,
+    request_from,
+    timestamp,
+)
+from pilotfish.text.answer import Kind, Part
+
+router = APIRouter(prefix="/api", tags=["ollama"])
+
+LEVELS = ("low", "medium", "high", "max")
+NANOSECONDS = 1_000_000_000
+
+
+class WireMessage(Wire):
+    """One message of a conversation."""
+
+    role: str
+    content: str | None = None
+    thinking: str | None = None
+    images: list[str] | None = None
+    tool_calls: list[dict[str, Any]] | None = None
+    tool_name: str | None = None
+    tool_call_id: str | None = None
+
+
+class Common(Wire):
+    """Fields of both routes."""
+
+    model: str | None = None
+    stream: bool | None = None
+    think: bool | str | None = None
+    format: str | dict[str, Any] | None = None
+    options: dict[str, Any] | None = None
+    keep_alive: float | str | None = None
+    logprobs: bool | None = None
+    top_logprobs: int | None = None
+    template: str | None = None
+
+
+class ChatBody(Common):
+    """POST /api/chat."""
+
+    messages: list[WireMessage] | None = None
+    tools: list[dict[str, Any]] | None = None
+
+
+class GenerateBody(Common):
+    """POST /api/generate."""
+
+    prompt: str | None = None
+    suffix: str | None = None
+    images: list[str] | None = None
+    system: str | None = None
+    raw: bool | None = None
+    context: list[int] | None = None
+    debug_render_only: Annotated[bool | None, Field(alias="_debug_render_only")] = None
+
+
+@router.post("/chat", openapi_extra=described(ChatBody))
+async def chat(request: Request, body: Annotated[ChatBody, Depends(body_of(ChatBody))]) -> Response:
+    """Answer a conversation; without messages, load or unload the model."""
+    service: Service = request.app.state.service
+    model, keep_alive = _common(body)
+    if not body.messages:
+        return await _load_only(service, model, keep_alive, {"message": {"role": "assistant", "content": ""}})
+    messages = paired([_internal(m) for m in body.messages])
+    continues = messages[-1]["role"] == "assistant" and bool(messages[-1]["content"])
+    conversation = Chat(
+        messages, checked_tools(body.tools), _thinking(body.think), template=_jinja(body.template), continues=continues
+    )
+    ask = Ask(model, conversation, request_from(body.options or {}), keep_alive)
+    return await _answer(
+        request, ask, body.stream is not False, lambda kind, text: {"message": _message(kind, text)}, None
+    )
+
+
+@router.post("/generate", openapi_extra=described(GenerateBody))
+async def generate(request: Request, body: Annotated[GenerateBody, Depends(body_of(GenerateBody))]) -> Response:
+    """Answer one prompt, or continue it as it stands (`raw`); without a prompt, load or unload the model."""
+    service: Service = request.app.state.service
+    model, keep_alive = _common(body)
+    refuse(suffix=body.suffix)
+    if body.images:
+        raise OptionError(NO_IMAGES)
+    if body.raw and (body.template or body.system or body.context):
+        raise OptionError("raw mode does not support template, system, or context")
+    if not body.prompt:
+        return await _load_only(service, model, keep_alive, {"response": ""})
+    request_options = request_from(body.options or {})
+    if body.raw:
+        ask = Ask(model, body.prompt, request_options, keep_alive)
+    else:
+        system = [{"role": "system", "content": body.system}] if body.system else []
+        turn = Chat(
+            (*system, {"role": "user", "content": body.prompt}), (), _thinking(body.think),
+            template=_jinja(body.template),
+        )  # fmt: skip
+        ask = Ask(model, turn, request_options, keep_alive, before=tuple(body.context or ()))
+    if body.debug_render_only:
+        _, text = await service.render(ask)
+        return JSONResponse({"model": model, "created_at": timestamp(), "_debug_info": {"rendered_template": text}})
+    return await _answer(request, ask, body.stream is not False, _piece, None if body.raw else [])
+
+
+Shape = Callable[[Kind, str], dict[str, Any]]
+"""A part of an answer as the fields of a chunk."""
+
+
+async def _answer(request: Request, ask: Ask, streamed: bool, shape: Shape, context: list[int] | None) -> Response:
+    service: Service = request.app.state.service
+    arrived = monotonic()
+    items = service.stream(ask)
+    if streamed:
+        begun = await anext(items)  # errors before the first byte get a status of their own
+        assert isinstance(begun, Begun)
+        return ndjson(_chunks(items, begun, ask.model, arrived, shape, context), failures.native)
+
+    async def whole() -> dict[str, Any]:
+        begun = await anext(items)
+        assert isinstance(begun, Begun)
+        out: dict[str, Any] = {}
+        async for chunk in _chunks(items, begun, ask.model, arrived, shape, context):
+            out = _merged(out, chunk)
+        return out
+
+    return JSONResponse(await unless_gone(request, whole()))
+
+
+async def _chunks(
+    items: Any, begun: Begun, model: str, arrived: float, shape: Shape, context: list[int] | None
+) -> AsyncGenerator[dict[str, Any]]:
+    def head() -> dict[str, Any]:
+        return {"model": model, "created_at": timestamp()}
+
+    said: list[int] = []
+    calls = 0
+    async with aclosing(items):
+        async for item in items:
+            assert isinstance(item, Event)
+            said += item.tokens
+            for part in item.parts:
+                fields = shape(part.kind, part.text)
+                if part.call is not None:
+                    fields = _call_fields(fields, part, calls)
+                    calls += 1
+                yield {**head(), **fields, "done": False}
+            if item.stats:
+                last = {**head(), **shape(Kind.TEXT, ""), "done": True, "done_reason": item.finish_reason}
+                if context is not None:
+                    last["context"] = [*begun.prepared.prompt, *said[: item.stats.delivered]]
+                yield {**last, **_metrics(begun, item.stats, monotonic() - arrived)}
+
+
+def _piece(kind: Kind, text: str) -> dict[str, Any]:
+    return {"response": "", "thinking": text} if kind == Kind.THINKING else {"response": text}
+
+
+def _message(kind: Kind, text: str) -> dict[str, Any]:
+    if kind == Kind.THINKING:
+        return {"role": "assistant", "content": "", "thinking": text}
+    return {"role": "assistant", "content": text}
+
+
+def _call_fields(fields: dict[str, Any], part: Part, index: int) -> dict[str, Any]:
+    assert part.call is not None
+    call = {
+        "id": new_id("call_"),
+        "function": {"index": index, "name": part.call.name, "arguments": part.call.arguments},
+    }
+    if "message" not in fields:
+        return fields | {"tool_calls": [call]}
+    return {"message": fields["message"] | {"tool_calls": [call]}}
+
+
+def _merged(whole: dict[str, Any], chunk: dict[str, Any]) -> dict[str, Any]:
+    """Chunks as one object: texts joined, calls collected, the rest from the last one."""
+    out = {**whole, **chunk}
+    if "message" in chunk:
+        out["message"] = _merged(whole.get("message", {}), chunk["message"])
+    for name in ("content", "thinking", "response"):
+        if isinstance(whole.get(name), str):
+            out[name] = whole[name] + chunk.get(name, "")
+    if whole.get("tool_calls"):
+        out["tool_calls"] = [*whole["tool_calls"], *chunk.get("tool_calls", [])]
+    return out
+
+
+def _metrics(begun: Begun, stats: Stats, seconds: float) -> dict[str, Any]:
+    return {
+        "total_duration": int(seconds * NANOSECONDS),
+        "load_duration": int(begun.load_seconds * NANOSECONDS),
+        "prompt_eval_count": stats.prompt_tokens,
+        "prompt_eval_duration": int(stats.prefill_seconds * NANOSECONDS),
+        "eval_count": stats.delivered,
+        "eval_duration": int(stats.decode_seconds * NANOSECONDS),
+        "pilotfish": draft_statistics(stats),
+    }
+
+
+async def _load_only(service: Service, model: str, keep_alive: float | None, empty: dict[str, Any]) -> Response:
+    service.library.get(model)
+    if keep_alive == 0:
+        await service.unload(model)
+    else:
+        await service.load(model, keep_alive)
+    reason = "unload" if keep_alive == 0 else "load"
+    return JSONResponse({"model": model, "created_at": timestamp(), **empty, "done": True, "done_reason": reason})
+
+
+def _common(body: Common) -> tuple[str, float | None]:
+    """Model and seconds to keep it, after refusing what is not supported yet."""
+    if not body.model:
+        raise OptionError("model is required")
+    if body.top_logprobs is not None and not 0 <= body.top_logprobs <= 20:
+        raise OptionError("top_logprobs must be between 0 and 20")
+    refuse(format=body.format, logprobs=body.logprobs, top_logprobs=body.top_logprobs)
+    try:
+        return body.model, None if body.keep_alive is None else parse_duration(body.keep_alive)
+    except ValueError as error:
+        raise OptionError(f"keep_alive: {error}") from error
+
+
+def _thinking(think: bool | str | None) -> bool | None:
+    """Left open, a model that can think does."""
+    if isinstance(think, str):
+        if think not in LEVELS:
+            raise OptionError(f"think is {think!r}; it must be true, false or one of {', '.join(LEVELS)}")
+        return True
+    return think
+
+
+def _jinja(template: str | None) -> str:
+    """A template that replaces the model's. Raises OptionError for Go's syntax."""
+    if template and "{%" not in template and "messages" not in template:
+        raise OptionError("template must be jinja, over `messages`; Ollama's Go templates are not supported")
+    return template or ""
+
+
+def _internal(message: WireMessage) -> dict[str, Any]:
+    if message.images:
+        raise OptionError(NO_IMAGES)
+    role = message.role.lower()
+    out: dict[str, Any] = {"role": "system" if role == "developer" else role, "content": message.content or ""}
+    if message.thinking:
+        out["reasoning_content"] = message.thinking
+    if message.tool_calls:
+        out["tool_calls"] = [_call(c) for c in message.tool_calls]
+    if message.tool_name:
+        out["name"] = message.tool_name
+    if message.tool_call_id:
+        out["tool_call_id"] = message.tool_call_id
+    return out
+
+
+def _call(call: dict[str, Any]) -> dict[str, Any]:
+    function = call.get("function")
+    if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+        raise OptionError("a tool call needs a function with a name")
+    out = {
+        "type": "function",
+        "function": {"name": function["name"], "arguments": arguments_of(function.get("arguments"))},
+    }
+    return {"id": call["id"], **out} if call.get("id") else out

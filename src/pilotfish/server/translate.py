@@ -1,0 +1,209 @@
+"""What all dialects say in the same way: messages, tool calls, options, and what draft statistics look like."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import uuid
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from pilotfish.errors import CapabilityError, OptionError
+from pilotfish.runtime.request import AUTO, Request, Stats
+from pilotfish.text.template import Message, Tool
+from pilotfish.text.tools import ToolCall
+
+log = logging.getLogger("pilotfish")
+
+NO_IMAGES = "this model does not support images"
+_UNSET = (None, "")
+# Options that Ollama's clients send and that mean nothing here.
+WITHOUT_EFFECT = {
+    "num_keep", "num_batch", "num_gpu", "main_gpu", "num_thread", "use_mmap", "use_mlock", "numa", "low_vram", "f16_kv",
+    "vocab_only", "penalize_newline", "repeat_last_n", "logits_all", "embedding_only",
+}  # fmt: skip
+# Options that would change the text and are not honoured: neutral values pass, others are refused.
+NEUTRAL: dict[str, float] = {
+    "repeat_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0, "typical_p": 1.0, "tfs_z": 1.0,
+    "mirostat": 0.0, "repetition_penalty": 1.0,
+}  # fmt: skip
+_mentioned: set[str] = set()
+
+
+def number(name: str, value: Any, kind: type = float) -> Any:
+    """A number; integers may be written 4.0. Raises OptionError naming the option."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise OptionError(f"option {name!r} must be {'a whole number' if kind is int else 'a number'}, got {value!r}")
+    if kind is int and value != int(value):
+        raise OptionError(f"option {name!r} must be a whole number, got {value!r}")
+    return kind(value)
+
+
+def stops(value: Any) -> tuple[str, ...]:
+    """Stop strings, given as one or a list. Raises OptionError."""
+    if value is None:
+        return ()
+    listed = [value] if isinstance(value, str) else value
+    if not isinstance(listed, list) or not all(isinstance(s, str) for s in listed):
+        raise OptionError(f"stop must be a string or a list of strings, got {value!r}")
+    return tuple(s for s in listed if s)
+
+
+def request_from(options: Mapping[str, Any]) -> Request:
+    """A request from options by Ollama's names; null is absent. Raises OptionError."""
+    fields: dict[str, Any] = {}
+    for name, value in options.items():
+        if value is None:
+            continue
+        if name in ("temperature", "top_p", "min_p"):
+            fields[name] = number(name, value)
+        elif name == "top_k":
+            fields[name] = max(0, number(name, value, int))
+        elif name == "seed":
+            seed = number(name, value, int)
+            if seed >= 0:
+                fields["seed"] = seed
+        elif name == "num_predict":
+            limit = number(name, value, int)
+            if limit > 0:
+                fields["max_tokens"] = limit
+        elif name == "num_ctx":
+            context = number(name, value, int)
+            if context > 0:
+                fields["context"] = context
+        elif name == "stop":
+            fields["stop"] = stops(value)
+        elif name == "draft_num_predict":
+            fields |= draft_depth(value)
+        elif name in NEUTRAL:
+            refuse_unless_neutral(name, number(name, value))
+        elif name not in _mentioned:
+            _mentioned.add(name)
+            log.warning("option %r %s", name, "has no effect" if name in WITHOUT_EFFECT else "is not known; ignored")
+    return Request(**fields)
+
+
+def draft_depth(value: Any) -> dict[str, Any]:
+    """Fields for a most number of drafts a round: 0 is plain decoding, negative leaves it open."""
+    most = number("draft_num_predict", value, int)
+    if most < 0:
+        return {}
+    return {"depth": 0} if most == 0 else {"depth": AUTO, "max_depth": most}
+
+
+def refuse_unless_neutral(name: str, value: float | None) -> None:
+    """Raise OptionError for a penalty that would change the text; pilotfish does not drop options silently."""
+    if value is not None and value != NEUTRAL[name]:
+        raise OptionError(f"{name} is not supported yet; leave it out or set it to {NEUTRAL[name]:g}")
+
+
+def refuse(**features: Any) -> None:
+    """Raise OptionError for the first feature that is asked for; none of them is supported yet."""
+    for name, value in features.items():
+        if value:
+            raise OptionError(f"{name} is not supported yet")
+
+
+def content_text(content: Any) -> str:
+    """A message's content as text: a string, or parts that are joined. Raises CapabilityError for images."""
+    if content is None:
+        return ""
+    if isinstance(content, str):
+        return content
+    texts = []
+    for part in content:
+        if isinstance(part, str):
+            texts.append(part)
+            continue
+        kind = part.get("type")
+        if kind in ("image_url", "image", "input_image", "input_audio", "audio", "video", "video_url"):
+            raise CapabilityError(NO_IMAGES if "image" in kind else f"this model does not support {kind} content")
+        if isinstance(part.get("text"), str):
+            texts.append(part["text"])
+    return "".join(texts)
+
+
+def arguments_of(value: Any) -> dict[str, Any]:
+    """A call's arguments as an object; a JSON string is read. Raises OptionError."""
+    if isinstance(value, str):
+        try:
+            value = json.loads(value or "{}")
+        except json.JSONDecodeError as error:
+            raise OptionError(f"arguments of a tool call are not valid JSON: {error}") from error
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise OptionError(f"arguments of a tool call must be an object, got {type(value).__name__}")
+    return value
+
+
+def call_message(name: str, arguments: Any, call_id: str | None) -> dict[str, Any]:
+    """One entry of a message's `tool_calls`, as templates read it."""
+    call: dict[str, Any] = {"type": "function", "function": {"name": name, "arguments": arguments_of(arguments)}}
+    return {"id": call_id, **call} if call_id else call
+
+
+def paired(messages: Sequence[dict[str, Any]]) -> tuple[Message, ...]:
+    """Messages with the name of its call in every tool result: by id, else by name, else by order."""
+    open_calls: list[tuple[str | None, str]] = []
+    out: list[Message] = []
+    for message in messages:
+        if message.get("tool_calls"):
+            open_calls += [(c.get("id"), c["function"]["name"]) for c in message["tool_calls"]]
+        if message["role"] == "tool":
+            message = dict(message)
+            found = _matching(open_calls, message.get("tool_call_id"), message.get("name"))
+            if found is not None:
+                open_calls.remove(found)
+                message["name"] = found[1]
+        out.append(message)
+    return tuple(out)
+
+
+def _matching(calls: list[tuple[str | None, str]], call_id: Any, name: Any) -> tuple[str | None, str] | None:
+    for key, index in ((call_id, 0), (name, 1)):
+        if key:
+            # The last one of an id or name, as an agent that repeats ids means its newest call.
+            return next((c for c in reversed(calls) if c[index] == key), None)
+    return calls[0] if calls else None
+
+
+def checked_tools(tools: Sequence[Any] | None) -> tuple[Tool, ...]:
+    """Tools in OpenAI's form. Raises OptionError for one without a name or with a schema that is no object."""
+    for tool in tools or ():
+        function = tool.get("function") if isinstance(tool, dict) else None
+        if not isinstance(function, dict) or not isinstance(function.get("name"), str) or not function["name"]:
+            raise OptionError("a tool needs a function with a name")
+        if not isinstance(function.get("parameters") or {}, dict):
+            raise OptionError(f"parameters of tool {function['name']!r} must be a JSON schema object")
+    return tuple(tools or ())
+
+
+def new_id(prefix: str) -> str:
+    """An id that no other answer has."""
+    return prefix + uuid.uuid4().hex[:24]
+
+
+def call_json(call: ToolCall) -> str:
+    """A call's arguments as JSON."""
+    return json.dumps(call.arguments, ensure_ascii=False)
+
+
+def timestamp() -> str:
+    """Now, RFC 3339 in UTC with six digits."""
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def draft_statistics(stats: Stats) -> dict[str, Any]:
+    """What drafting did for an answer."""
+    return {
+        "mtp": stats.drafted > 0,
+        "rounds": stats.rounds,
+        "draft_tokens": stats.drafted,
+        "accepted": stats.accepted,
+        "accepted_by_position": list(stats.accepted_at),
+        "cached_prompt_tokens": stats.cached_tokens,
+        "no_drafting": stats.no_drafting,
+    }
