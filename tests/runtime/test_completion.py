@@ -135,7 +135,7 @@ def test_an_empty_prompt_is_refused(engine: Engine, prompt):
 
 
 def test_a_prompt_longer_than_the_context_is_refused_with_both_numbers(engine: Engine):
-    with pytest.raises(OptionError, match=r"5001 tokens.*4096"):
+    with pytest.raises(OptionError, match=r"4096 tokens.*5001"):
         engine.generate("x" * 5000)
 
 

@@ -11,11 +11,43 @@ import mlx.core as mx
 from mlx.utils import tree_flatten
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 
-SPECIAL = {0: "<pad>", 1: "<eos>", 2: "<bos>", 3: "<unk>", 50: "<|tool_response>", 105: "<|turn>", 106: "<turn|>"}
+SPECIAL = {
+    0: "<pad>", 1: "<eos>", 2: "<bos>", 3: "<unk>", 46: "<|tool>", 47: "<tool|>", 48: "<|tool_call>", 49: "<tool_call|>",
+    50: "<|tool_response>", 51: "<tool_response|>", 52: '<|"|>', 98: "<|think|>", 100: "<|channel>", 101: "<channel|>",
+    105: "<|turn>", 106: "<turn|>",
+}  # fmt: skip
 CHAT_TEMPLATE = (
     "<bos>{% for m in messages %}<|turn>{{ 'model' if m.role == 'assistant' else m.role }}\n{{ m.content }}<turn|>\n"
     "{% endfor %}{% if add_generation_prompt %}<|turn>model\n{% endif %}"
 )
+# What Gemma 4's own templates do, in short: thinking and tools in the system turn, calls and results in the model's.
+AGENT_TEMPLATE = """<bos>{%- set first = messages[0] -%}
+{%- if tools or enable_thinking or first.role == 'system' -%}
+<|turn>system
+{% if enable_thinking %}<|think|>
+{% endif %}{% if first.role == 'system' %}{{ first.content }}{% endif %}
+{%- for tool in tools or [] %}<|tool>declaration:{{ tool.function.name }}{{ tool.function.parameters | tojson }}<tool|>
+{%- endfor %}<turn|>
+{% endif -%}
+{%- for m in messages if m.role != 'system' -%}
+{%- if m.role == 'tool' -%}
+<|tool_response>response:{{ m.name }}{value:<|"|>{{ m.content }}<|"|>}<tool_response|>
+{%- else -%}
+{%- if m.role != 'assistant' or loop.first or loop.previtem.role != 'tool' -%}
+<|turn>{{ 'model' if m.role == 'assistant' else m.role }}
+{% endif -%}
+{{ m.content }}
+{%- for call in m.tool_calls or [] %}<|tool_call>call:{{ call.function.name }}{
+{%- for k, v in call.function.arguments | dictsort %}{{ k }}:
+{%- if v is string %}<|"|>{{ v }}<|"|>{% else %}{{ v | tojson }}{% endif %}{{ '' if loop.last else ',' }}
+{%- endfor %}}<tool_call|>{% endfor -%}
+{%- if not (m.tool_calls and not loop.last and loop.nextitem.role == 'tool') and not (loop.last and continue_final) -%}
+<turn|>
+{% endif -%}
+{%- endif -%}
+{%- endfor -%}
+{%- if add_generation_prompt and messages[-1].role != 'tool' %}<|turn>model
+{% endif %}"""
 TINY: dict[str, dict[str, Any]] = {
     "llama": {
         "hidden_size": 32, "num_hidden_layers": 2, "intermediate_size": 64, "num_attention_heads": 4,

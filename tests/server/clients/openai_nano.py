@@ -1,0 +1,35 @@
+"""openai-python with nano: chat, completions, responses, errors."""
+
+import sys
+
+import openai
+
+client = openai.OpenAI(base_url=sys.argv[1] + "/v1", api_key="x", max_retries=0)
+hello = [{"role": "user", "content": "hello"}]
+options = {"model": "nano", "messages": hello, "max_tokens": 8, "seed": 3, "temperature": 1.0}
+whole = client.chat.completions.create(**options)
+stream = list(client.chat.completions.create(**options, stream=True, stream_options={"include_usage": True}))
+assert "".join(c.choices[0].delta.content or "" for c in stream if c.choices) == whole.choices[0].message.content
+assert stream[-1].usage.completion_tokens == whole.usage.completion_tokens
+off = client.chat.completions.create(**options, extra_body={"draft_num_predict": 0})
+assert off.choices[0].message.content == whole.choices[0].message.content
+assert client.completions.create(model="nano", prompt="x", max_tokens=2).usage.completion_tokens <= 2
+assert any(m.id == "nano:latest" for m in client.models.list())
+assert client.models.retrieve("nano").id == "nano"
+with client.responses.stream(model="nano", input="hello", max_output_tokens=6) as events:
+    found = list(events)
+assert found[0].type == "response.created"
+assert found[-1].response.status in ("completed", "incomplete")  # it is cut by its budget, or ends before
+for change, kind in (({"model": "nope"}, openai.NotFoundError), ({"temperature": -1}, openai.BadRequestError)):
+    try:
+        client.chat.completions.create(**{**options, **change})
+    except kind:
+        continue
+    raise AssertionError(change)
+try:
+    client.chat.completions.create(**{**options, "messages": [{"role": "user", "content": "word " * 9000}]})
+except openai.BadRequestError as error:
+    assert error.code == "context_length_exceeded"
+else:
+    raise AssertionError("overflow was not refused")
+print('"ok"')

@@ -1,0 +1,186 @@
+"""OpenAI's routes, and Anthropic's, without their clients: shapes that the clients do not check."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.server.conftest import Running, events
+
+HELLO = [{"role": "user", "content": "hello"}]
+WEATHER = {"type": "function", "function": {"name": "get_weather", "description": "Weather of a city.",
+                                            "parameters": {"type": "object", "properties": {"city": {"type": "string"}}}}}  # fmt: skip
+
+
+def test_a_stream_says_what_the_whole_answer_says(server: Running):
+    body = {"model": "nano", "messages": HELLO, "max_tokens": 9, "seed": 5, "temperature": 1}
+    whole = server.post("/v1/chat/completions", body).json()
+    chunks = events(
+        server.post("/v1/chat/completions", {**body, "stream": True, "stream_options": {"include_usage": True}})
+    )
+
+    text = "".join(c["choices"][0]["delta"].get("content") or "" for c in chunks if c["choices"])
+    assert text == whole["choices"][0]["message"]["content"]
+    assert chunks[0]["choices"][0]["delta"] == {"role": "assistant", "content": ""}
+    assert len({c["id"] for c in chunks}) == len({c["created"] for c in chunks}) == 1
+    assert chunks[-2]["choices"][0]["finish_reason"] == whole["choices"][0]["finish_reason"] == "length"
+    assert chunks[-1]["choices"] == []
+    usage = ("prompt_tokens", "completion_tokens", "total_tokens")
+    assert [chunks[-1]["usage"][u] for u in usage] == [whole["usage"][u] for u in usage]
+    without = events(server.post("/v1/chat/completions", {**body, "stream": True}))
+    assert not any("usage" in c for c in without)
+
+
+@pytest.mark.parametrize("drafts", [0, 8])
+def test_the_token_limit_ends_all_dialects_alike(scripted: Running, drafts: int):
+    extra = {"draft_num_predict": drafts}
+    native = scripted.post("/api/chat", {"model": "scripted", "messages": HELLO, "stream": False,
+                                       "options": {"num_predict": 5, **extra}}).json()  # fmt: skip
+    chat = scripted.post(
+        "/v1/chat/completions", {"model": "scripted", "messages": HELLO, "max_completion_tokens": 5, **extra}
+    ).json()
+    response = scripted.post(
+        "/v1/responses", {"model": "scripted", "input": "hello", "max_output_tokens": 5, **extra}
+    ).json()
+    message = scripted.post("/v1/messages", {"model": "scripted", "messages": HELLO, "max_tokens": 5, **extra}).json()
+
+    assert (native["done_reason"], native["eval_count"]) == ("length", 5)
+    assert (chat["choices"][0]["finish_reason"], chat["usage"]["completion_tokens"]) == ("length", 5)
+    assert (response["status"], response["usage"]["output_tokens"]) == ("incomplete", 5)
+    assert response["incomplete_details"] == {"reason": "max_output_tokens"}
+    assert (message["stop_reason"], message["usage"]["output_tokens"]) == ("max_tokens", 5)
+
+
+def test_a_seed_gives_the_same_text_on_all_routes_with_drafting_on_and_off(server: Running):
+    seeded = {"seed": 3, "temperature": 1.0}
+    texts = set()
+    for drafts in (0, 8):
+        options = {**seeded, "num_predict": 10, "draft_num_predict": drafts}
+        texts.add(server.post("/api/chat", {"model": "nano", "messages": HELLO, "stream": False, "options": options})
+                  .json()["message"]["content"])  # fmt: skip
+        body = {"model": "nano", "messages": HELLO, "max_tokens": 10, "draft_num_predict": drafts, **seeded}
+        texts.add(server.post("/v1/chat/completions", body).json()["choices"][0]["message"]["content"])
+    assert len(texts) == 1
+
+
+def test_tool_calls_stream_whole_with_their_arguments_as_a_string(scripted: Running):
+    body = {"model": "scripted", "messages": [{"role": "user", "content": "weather both"}], "tools": [WEATHER],
+            "stream": True, "reasoning_effort": "none"}  # fmt: skip
+    chunks = events(scripted.post("/v1/chat/completions", body))
+    deltas = [c["choices"][0]["delta"] for c in chunks]
+    calls = [call for d in deltas for call in d.get("tool_calls", [])]
+
+    assert [c["index"] for c in calls] == [0, 1]
+    assert len({c["id"] for c in calls}) == 2
+    assert [json.loads(c["function"]["arguments"])["city"] for c in calls] == ["Paris", 'Rome {x}, "y"']
+    assert json.loads(calls[0]["function"]["arguments"]) == {"city": "Paris", "days": 2, "units": {"metric": True}}
+    assert chunks[-1]["choices"][0]["finish_reason"] == "tool_calls"
+    assert "".join(d.get("content") or "" for d in deltas) == "Looking."
+
+
+def test_a_broken_call_is_text_and_no_marker_leaks(scripted: Running):
+    message = scripted.post("/v1/chat/completions", {"model": "scripted", "tools": [WEATHER], "reasoning_effort": "none",
+                                                     "messages": [{"role": "user", "content": "broken call"}]}).json()  # fmt: skip
+    assert message["choices"][0]["message"]["content"] == "Well: call:get_weather{city:"
+    assert message["choices"][0]["finish_reason"] == "stop"
+
+
+def test_reasoning_has_both_names_and_never_comes_with_content(scripted: Running):
+    deltas = [c["choices"][0]["delta"] for c in events(scripted.post(
+        "/v1/chat/completions", {"model": "scripted", "messages": HELLO, "stream": True}))]  # fmt: skip
+    thoughts = [d for d in deltas if "reasoning" in d]
+    assert (
+        "".join(d["reasoning"] for d in thoughts)
+        == "".join(d["reasoning_content"] for d in thoughts)
+        == "Let me greet.\n"
+    )
+    assert not any(d.get("content") for d in thoughts)
+
+
+def test_tools_can_be_hidden(scripted: Running):
+    body = {"model": "scripted", "messages": [{"role": "user", "content": "weather"}], "tools": [WEATHER]}
+    hidden = scripted.post("/v1/chat/completions", {**body, "tool_choice": "none"}).json()["choices"][0]
+    assert "tool_calls" not in hidden["message"]
+    forced = scripted.post("/v1/chat/completions", {**body, "tool_choice": "required"})
+    assert forced.status_code == 400
+    assert "not supported yet" in forced.json()["error"]["message"]
+
+
+def test_completions_wrap_the_prompt_or_take_ids(server: Running):
+    body = {"model": "nano", "prompt": ["hello"], "max_tokens": 4, "temperature": 0}
+    wrapped = server.post("/v1/completions", body).json()
+    chat = server.post(
+        "/v1/chat/completions", {"model": "nano", "messages": HELLO, "max_tokens": 4, "temperature": 0}
+    ).json()
+    assert wrapped["choices"][0]["text"] == chat["choices"][0]["message"]["content"]
+    assert wrapped["object"] == "text_completion"
+    ids = server.post("/v1/completions", {**body, "prompt": [2, 300, 301]}).json()
+    assert ids["usage"]["prompt_tokens"] == 3
+    unknown = server.post("/v1/completions", {**body, "prompt": [2, 10**6]})
+    assert "1000000 is not in the vocabulary" in unknown.json()["error"]["message"]
+    chunks = events(server.post("/v1/completions", {**body, "stream": True, "stream_options": {"include_usage": True}}))
+    assert "".join(c["choices"][0]["text"] for c in chunks if c["choices"]) == wrapped["choices"][0]["text"]
+
+
+def test_models_have_the_keys_of_both_vendors(server: Running):
+    listed = server.get("/v1/models").json()
+    assert listed["data"][-1]["id"] == "nano:latest"
+    assert listed["data"][-1]["type"] == "model"
+    server.post("/api/copy", {"source": "nano", "destination": "org/name:x"})
+    for path in ("org/name:x", "org%2Fname:x"):
+        assert server.get(f"/v1/models/{path}").json()["id"] == "org/name:x"
+    missing = server.get("/v1/models/none")
+    assert (missing.status_code, missing.json()["error"]["code"]) == (404, "model_not_found")
+
+
+@pytest.mark.parametrize(("change", "status", "why"), [
+    ({"messages": []}, 400, "too short"),
+    ({"model": None}, 400, "model"),
+    ({"model": "nope"}, 404, "model 'nope' not found"),
+    ({"n": 2}, 400, "n must be 1"),
+    ({"max_tokens": -3}, 400, "max_tokens is -3"),
+    ({"temperature": "x"}, 400, "temperature"),
+    ({"logit_bias": {"5": 1}}, 400, "logit_bias is not supported yet"),
+    ({"presence_penalty": 0.5}, 400, "presence_penalty is not supported yet"),
+    ({"response_format": {"type": "yaml"}}, 400, "response_format.type"),
+    ({"response_format": {"type": "json_object"}}, 400, "response_format is not supported yet"),
+    ({"logprobs": True}, 400, "logprobs is not supported yet"),
+    ({"top_logprobs": 99}, 400, "between 0 and 20"),
+    ({"reasoning_effort": "some"}, 400, "reasoning effort"),
+    ({"tools": [{"type": "function"}]}, 400, "a tool needs a function with a name"),
+    ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:,"}}]}]}, 400, "images"),
+    ({"messages": [{"role": "assistant", "content": None, "tool_calls": [
+        {"id": "1", "function": {"name": "f", "arguments": "{"}}]}]}, 400, "not valid JSON"),
+])  # fmt: skip
+def test_bad_input_gets_openais_error_body(server: Running, change: dict, status: int, why: str):
+    answer = server.post("/v1/chat/completions", {"model": "nano", "messages": HELLO, **change})
+    error = answer.json()["error"]
+
+    assert answer.status_code == status
+    assert why in error["message"]
+    assert set(error) == {"message", "type", "param", "code"}
+
+
+def test_overflow_is_worded_for_each_dialects_parsers(server: Running):
+    long = [{"role": "user", "content": "word " * 9000}]
+    chat = server.post("/v1/chat/completions", {"model": "nano", "messages": long})
+    message = server.post("/v1/messages", {"model": "nano", "messages": long, "max_tokens": 5})
+    assert chat.status_code == message.status_code == 400
+    assert chat.json()["error"]["code"] == "context_length_exceeded"
+    assert message.json()["error"]["message"].startswith("prompt is too long: ")
+    assert "> 8192 maximum" in message.json()["error"]["message"]
+
+
+def test_an_error_after_the_first_byte_is_an_event(scripted: Running):
+    boom = [{"role": "user", "content": "boom"}]
+    chat = events(scripted.post("/v1/chat/completions", {"model": "scripted", "messages": boom, "stream": True}))
+    message = events(
+        scripted.post("/v1/messages", {"model": "scripted", "messages": boom, "stream": True, "max_tokens": 9})
+    )
+    response = events(scripted.post("/v1/responses", {"model": "scripted", "input": "boom", "stream": True}))
+    assert chat[-1]["error"]["type"] == "api_error"
+    assert message[-1]["type"] == "error"
+    assert (response[-1]["type"], response[-1]["response"]["error"]["code"]) == ("response.failed", "server_error")
+    whole = scripted.post("/v1/chat/completions", {"model": "scripted", "messages": boom})
+    assert (whole.status_code, whole.headers["x-should-retry"]) == (500, "false")
