@@ -23,15 +23,29 @@ def test_a_foreign_name_for_this_machine_is_refused(server: Running, host: str, 
     assert server.get("/api/version", headers={"Host": host}).status_code == status
 
 
-@pytest.mark.parametrize(("origin", "allowed"), [
-    ("http://localhost", True), ("http://localhost:3000", True), ("https://127.0.0.1:8443", True), ("app://obsidian", True),
-    ("vscode-webview://abc", True), ("https://evil.example", False), ("http://localhost.evil.example", False),
-    ("null", False),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("origin", "allowed"),
+    [
+        ("http://localhost", True),
+        ("http://localhost:3000", True),
+        ("https://127.0.0.1:8443", True),
+        ("app://obsidian", True),
+        ("vscode-webview://abc", True),
+        ("https://evil.example", False),
+        ("http://localhost.evil.example", False),
+        ("null", False),
+    ],
+)
 def test_origins(server: Running, origin: str, allowed: bool):
     answer = server.get("/api/version", headers={"Origin": origin})
-    preflight = httpx.options(server.url + "/v1/messages", headers={
-        "Origin": origin, "Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "x-api-key"})  # fmt: skip
+    preflight = httpx.options(
+        server.url + "/v1/messages",
+        headers={
+            "Origin": origin,
+            "Access-Control-Request-Method": "POST",
+            "Access-Control-Request-Headers": "x-api-key",
+        },
+    )
 
     assert answer.status_code == (200 if allowed else 403)
     assert preflight.status_code == (204 if allowed else 403)

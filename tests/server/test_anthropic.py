@@ -121,8 +121,11 @@ def test_a_response_is_made_of_items_in_order(scripted: Running):
     done = {e["item"]["id"]: e["item"] for e in found if e["type"] == "response.output_item.done"}
     assert [done[i["id"]] for i in final["output"]] == final["output"]
     assert final["output"][0]["encrypted_content"] == "Let me look.\n"
-    replay = [{"role": "user", "content": "weather"}, *final["output"],
-              {"type": "function_call_output", "call_id": final["output"][2]["call_id"], "output": "sunny"}]  # fmt: skip
+    replay = [
+        {"role": "user", "content": "weather"},
+        *final["output"],
+        {"type": "function_call_output", "call_id": final["output"][2]["call_id"], "output": "sunny"},
+    ]
     whole = scripted.post("/v1/responses", {**body, "input": replay, "stream": False}).json()
     assert whole["output"][-1]["content"][0]["text"] == "get_weather says: sunny."
 

@@ -166,19 +166,28 @@ BAD = [
     (b'{"model": "nano", "messages": [{"role": "user", "content": "\\ud800"}]}', 400, "surrogate"),
     (b'\xff{"model": "nano"}', 400, "not UTF-8"),
     (b'{"model": "nano", "messages": [{"role": "user", "content": "x", "images": ["!"]}]}', 400, "images"),
-    *[(b'{"model": "nano", "messages": [{"role": "user", "content": "x"}], "options": {%s}}' % option, 400, why)
-      for option, why in [
-          (b'"temperature": "hot"', "'temperature' must be a number"), (b'"temperature": -1', "temperature is -1"),
-          (b'"num_predict": 1.5', "'num_predict' must be a whole number"), (b'"top_p": 7', "top_p is 7"),
-          (b'"repeat_penalty": 1.3', "repeat_penalty is not supported yet"), (b'"stop": 3', "stop must be"),
-          (b'"draft_num_predict": 99', "max_depth is 99"),
-      ]],
+    *[
+        (b'{"model": "nano", "messages": [{"role": "user", "content": "x"}], "options": {%s}}' % option, 400, why)
+        for option, why in [
+            (b'"temperature": "hot"', "'temperature' must be a number"),
+            (b'"temperature": -1', "temperature is -1"),
+            (b'"num_predict": 1.5', "'num_predict' must be a whole number"),
+            (b'"top_p": 7', "top_p is 7"),
+            (b'"repeat_penalty": 1.3', "repeat_penalty is not supported yet"),
+            (b'"stop": 3', "stop must be"),
+            (b'"draft_num_predict": 99', "max_depth is 99"),
+        ]
+    ],
     (b'{"model": "nano", "messages": [{"role": "user", "content": "x"}], "think": "much"}', 400, "think is 'much'"),
-    (b'{"model": "nano", "messages": [{"role": "user", "content": "x"}], "format": "json"}', 400, "format is not supported"),
+    (
+        b'{"model": "nano", "messages": [{"role": "user", "content": "x"}], "format": "json"}',
+        400,
+        "format is not supported",
+    ),
     (b'{"model": "nano", "messages": [{"role": "user", "content": "x"}], "top_logprobs": 21}', 400, "between 0 and 20"),
     (b'{"model": "nano", "messages": [{"role": "user", "content": "x"}], "keep_alive": "soon"}', 400, "keep_alive"),
     (b'{"model": "nano", "messages": [{"role": "user", "content": "x"}], "template": "{{ .Prompt }}"}', 400, "jinja"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("body", "status", "why"), BAD, ids=[w for *_, w in BAD])

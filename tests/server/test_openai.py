@@ -9,8 +9,14 @@ import pytest
 from tests.server.conftest import Running, events
 
 HELLO = [{"role": "user", "content": "hello"}]
-WEATHER = {"type": "function", "function": {"name": "get_weather", "description": "Weather of a city.",
-                                            "parameters": {"type": "object", "properties": {"city": {"type": "string"}}}}}  # fmt: skip
+WEATHER = {
+    "type": "function",
+    "function": {
+        "name": "get_weather",
+        "description": "Weather of a city.",
+        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}},
+    },
+}
 
 
 def test_a_stream_says_what_the_whole_answer_says(server: Running):
@@ -80,15 +86,24 @@ def test_tool_calls_stream_whole_with_their_arguments_as_a_string(scripted: Runn
 
 
 def test_a_broken_call_is_text_and_no_marker_leaks(scripted: Running):
-    message = scripted.post("/v1/chat/completions", {"model": "scripted", "tools": [WEATHER], "reasoning_effort": "none",
-                                                     "messages": [{"role": "user", "content": "broken call"}]}).json()  # fmt: skip
+    message = scripted.post(
+        "/v1/chat/completions",
+        {
+            "model": "scripted",
+            "tools": [WEATHER],
+            "reasoning_effort": "none",
+            "messages": [{"role": "user", "content": "broken call"}],
+        },
+    ).json()
     assert message["choices"][0]["message"]["content"] == "Well: call:get_weather{city:"
     assert message["choices"][0]["finish_reason"] == "stop"
 
 
 def test_reasoning_has_both_names_and_never_comes_with_content(scripted: Running):
-    deltas = [c["choices"][0]["delta"] for c in events(scripted.post(
-        "/v1/chat/completions", {"model": "scripted", "messages": HELLO, "stream": True}))]  # fmt: skip
+    deltas = [
+        c["choices"][0]["delta"]
+        for c in events(scripted.post("/v1/chat/completions", {"model": "scripted", "messages": HELLO, "stream": True}))
+    ]
     thoughts = [d for d in deltas if "reasoning" in d]
     assert (
         "".join(d["reasoning"] for d in thoughts)
@@ -134,25 +149,43 @@ def test_models_have_the_keys_of_both_vendors(server: Running):
     assert (missing.status_code, missing.json()["error"]["code"]) == (404, "model_not_found")
 
 
-@pytest.mark.parametrize(("change", "status", "why"), [
-    ({"messages": []}, 400, "too short"),
-    ({"model": None}, 400, "model"),
-    ({"model": "nope"}, 404, "model 'nope' not found"),
-    ({"n": 2}, 400, "n must be 1"),
-    ({"max_tokens": -3}, 400, "max_tokens is -3"),
-    ({"temperature": "x"}, 400, "temperature"),
-    ({"logit_bias": {"5": 1}}, 400, "logit_bias is not supported yet"),
-    ({"presence_penalty": 0.5}, 400, "presence_penalty is not supported yet"),
-    ({"response_format": {"type": "yaml"}}, 400, "response_format.type"),
-    ({"response_format": {"type": "json_object"}}, 400, "response_format is not supported yet"),
-    ({"logprobs": True}, 400, "logprobs is not supported yet"),
-    ({"top_logprobs": 99}, 400, "between 0 and 20"),
-    ({"reasoning_effort": "some"}, 400, "reasoning effort"),
-    ({"tools": [{"type": "function"}]}, 400, "a tool needs a function with a name"),
-    ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:,"}}]}]}, 400, "images"),
-    ({"messages": [{"role": "assistant", "content": None, "tool_calls": [
-        {"id": "1", "function": {"name": "f", "arguments": "{"}}]}]}, 400, "not valid JSON"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("change", "status", "why"),
+    [
+        ({"messages": []}, 400, "too short"),
+        ({"model": None}, 400, "model"),
+        ({"model": "nope"}, 404, "model 'nope' not found"),
+        ({"n": 2}, 400, "n must be 1"),
+        ({"max_tokens": -3}, 400, "max_tokens is -3"),
+        ({"temperature": "x"}, 400, "temperature"),
+        ({"logit_bias": {"5": 1}}, 400, "logit_bias is not supported yet"),
+        ({"presence_penalty": 0.5}, 400, "presence_penalty is not supported yet"),
+        ({"response_format": {"type": "yaml"}}, 400, "response_format.type"),
+        ({"response_format": {"type": "json_object"}}, 400, "response_format is not supported yet"),
+        ({"logprobs": True}, 400, "logprobs is not supported yet"),
+        ({"top_logprobs": 99}, 400, "between 0 and 20"),
+        ({"reasoning_effort": "some"}, 400, "reasoning effort"),
+        ({"tools": [{"type": "function"}]}, 400, "a tool needs a function with a name"),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:,"}}]}]},
+            400,
+            "images",
+        ),
+        (
+            {
+                "messages": [
+                    {
+                        "role": "assistant",
+                        "content": None,
+                        "tool_calls": [{"id": "1", "function": {"name": "f", "arguments": "{"}}],
+                    }
+                ]
+            },
+            400,
+            "not valid JSON",
+        ),
+    ],
+)
 def test_bad_input_gets_openais_error_body(server: Running, change: dict, status: int, why: str):
     answer = server.post("/v1/chat/completions", {"model": "nano", "messages": HELLO, **change})
     error = answer.json()["error"]

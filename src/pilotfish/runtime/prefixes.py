@@ -51,7 +51,7 @@ class PrefixCache:
         for entry in self._entries:
             mine, theirs = kept.tokens, entry.kept.tokens
             if entry.model is model and mine[: len(theirs)] == theirs:
-                kept = kept if len(mine) == len(theirs) else joined(specs, kept, entry.kept)
+                kept = joined(specs, kept, entry.kept)
             elif entry.model is model and theirs[: len(mine)] == mine:
                 kept = joined(specs, entry.kept, kept)
             else:

@@ -126,6 +126,7 @@ class Service:
         """The answer at its end. Cancelling the task cancels the request."""
         started = time.monotonic()
         begun: Begun | None = None
+        last: Event | None = None
         parts: list[Part] = []
         async with aclosing(self.stream(ask)) as items:
             async for item in items:
@@ -133,19 +134,20 @@ class Service:
                     begun = item
                     continue
                 parts += item.parts
-                if item.stats:
-                    assert begun is not None
-                    return Whole(
-                        begun=begun,
-                        text="".join(p.text for p in parts if p.kind == Kind.TEXT),
-                        thinking="".join(p.text for p in parts if p.kind == Kind.THINKING),
-                        calls=tuple(p.call for p in parts if p.call is not None),
-                        finish_reason=item.finish_reason or "stop",
-                        stop_string=item.stop_string,
-                        stats=item.stats,
-                        seconds=time.monotonic() - started,
-                    )
-        raise AssertionError("an answer ended without its last event")
+                last = item
+        assert begun is not None
+        assert last is not None
+        assert last.stats is not None, "the last event of an answer carries its stats"
+        return Whole(
+            begun=begun,
+            text="".join(p.text for p in parts if p.kind == Kind.TEXT),
+            thinking="".join(p.text for p in parts if p.kind == Kind.THINKING),
+            calls=tuple(p.call for p in parts if p.call is not None),
+            finish_reason=last.finish_reason or "stop",
+            stop_string=last.stop_string,
+            stats=last.stats,
+            seconds=time.monotonic() - started,
+        )
 
     async def on_device(self, function: Callable[[], T]) -> T:
         """Call a function on the device's thread, after the requests that wait already."""
@@ -154,10 +156,8 @@ class Service:
             yield function()
 
         async with aclosing(self._run(work)) as items:
-            async for item in items:
-                result: T = item
-                return result
-        raise AssertionError("a call gave nothing")
+            results: list[T] = [item async for item in items]
+        return results[0]
 
     async def load(self, name: str, keep_alive: float | None = None) -> Resident:
         """A model, in memory from now on. Raises as `Models.get`."""

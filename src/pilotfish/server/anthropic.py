@@ -214,8 +214,16 @@ class _Blocks:
 
 async def _frames(items: Any, begun: Begun, model: str) -> AsyncGenerator[str]:
     usage = {"input_tokens": len(begun.prepared.prompt), "output_tokens": 0}
-    message: dict[str, Any] = {"id": new_id("msg_"), "type": "message", "role": "assistant", "model": model, "content": [],
-               "stop_reason": None, "stop_sequence": None, "usage": usage}  # fmt: skip
+    message: dict[str, Any] = {
+        "id": new_id("msg_"),
+        "type": "message",
+        "role": "assistant",
+        "model": model,
+        "content": [],
+        "stop_reason": None,
+        "stop_sequence": None,
+        "usage": usage,
+    }
     yield event({"type": "message_start", "message": message})
     yield event({"type": "ping"})
     blocks = _Blocks()

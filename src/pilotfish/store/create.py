@@ -15,7 +15,7 @@ from typing import Any
 from pilotfish.errors import ModelNotFoundError, OptionError
 from pilotfish.store import names
 from pilotfish.store.convert import quantization, quantize
-from pilotfish.store.library import Library, Manifest, canonical, now
+from pilotfish.store.library import Library, Manifest, canonical, now, sha256
 from pilotfish.store.modelfile import Modelfile, check_template
 
 DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
@@ -66,7 +66,7 @@ def create(
 def put_blob(library: Library, digest: str, data: Path) -> bool:
     """Move an uploaded file to its place if it has the content it says; whether it was new. Raises OptionError."""
     check_digest(digest)
-    if f"sha256:{hashlib.file_digest(data.open('rb'), 'sha256').hexdigest()}" != digest:
+    if f"sha256:{sha256(data)}" != digest:
         raise OptionError(f"digest mismatch: the content is not {digest}")
     place = blob(library, digest)
     new = not place.exists()

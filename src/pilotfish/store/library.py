@@ -127,6 +127,12 @@ def now() -> str:
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
+def sha256(file: Path) -> str:
+    """The checksum of a file, in hexadecimal."""
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
 def _built_in() -> Manifest:
     return Manifest(f"{names.BUILT_IN}:latest", names.BUILT_IN, created="2026-11-30T00:00:00.000000Z", license="MIT")
 

@@ -14,11 +14,10 @@ from tqdm import tqdm
 
 from pilotfish.errors import CheckpointError, ModelNotFoundError, PilotfishError
 from pilotfish.store.known import known
-from pilotfish.store.library import Library, Manifest, canonical, now
+from pilotfish.store.library import Library, Manifest, canonical, now, sha256
 
 # Weights, settings and templates; never a pickle.
 PATTERNS = ("*.json", "*.safetensors", "*.jinja", "tokenizer.model", "*.txt", "LICENSE*")
-CHUNK = 1 << 20
 
 
 class Progress(NamedTuple):
@@ -71,9 +70,9 @@ def fetch(repository: str, report: Report) -> Path:
             digest = f"sha256:{sha}" if sha else f"sha256:{hashlib.sha256(str(file.blob_id).encode()).hexdigest()}"
             step = Progress(f"pulling {digest[7:19]}", digest, file.size or 0, 0)
             report(step)
-            path = Path(hf_hub_download(repository, file.rfilename, revision=info.sha, tqdm_class=_bar(step, report)))
+            path = Path(hf_hub_download(repository, file.rfilename, tqdm_class=_bar(step, report)))
             report(step._replace(completed=step.total))
-            if sha and _sha256(path) != sha:
+            if sha and sha256(path) != sha:
                 path.resolve().unlink()
                 raise CheckpointError(f"{repository}: {file.rfilename} arrived damaged; pull again")
             folder = path.parents[file.rfilename.count("/")]
@@ -116,10 +115,6 @@ def _bar(step: Progress, report: Report) -> type[tqdm[Any]]:
             return None
 
     return Bar
-
-
-def _sha256(path: Path) -> str:
-    return hashlib.file_digest(path.open("rb"), "sha256").hexdigest()
 
 
 def _license(folder: Path) -> str:

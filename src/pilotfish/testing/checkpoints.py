@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,11 @@ import mlx.core as mx
 from mlx.utils import tree_flatten
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 
-SPECIAL = {
-    0: "<pad>", 1: "<eos>", 2: "<bos>", 3: "<unk>", 46: "<|tool>", 47: "<tool|>", 48: "<|tool_call>", 49: "<tool_call|>",
-    50: "<|tool_response>", 51: "<tool_response|>", 52: '<|"|>', 98: "<|think|>", 100: "<|channel>", 101: "<channel|>",
-    105: "<|turn>", 106: "<turn|>",
+SPECIAL = {0: "<pad>", 1: "<eos>", 2: "<bos>", 3: "<unk>", 50: "<|tool_response>", 105: "<|turn>", 106: "<turn|>"}
+# Marks of thinking and tools; a random model would say them too, so only tokenizers of agents have them.
+AGENT_MARKS = {
+    46: "<|tool>", 47: "<tool|>", 48: "<|tool_call>", 49: "<tool_call|>", 51: "<tool_response|>", 52: '<|"|>',
+    98: "<|think|>", 100: "<|channel>", 101: "<channel|>",
 }  # fmt: skip
 CHAT_TEMPLATE = (
     "<bos>{% for m in messages %}<|turn>{{ 'model' if m.role == 'assistant' else m.role }}\n{{ m.content }}<turn|>\n"
@@ -70,16 +72,16 @@ TINY: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-def byte_tokenizer(vocab_size: int = 512) -> Tokenizer:
+def byte_tokenizer(vocab_size: int = 512, special: Mapping[int, str] = SPECIAL) -> Tokenizer:
     """A byte-level tokenizer without merges; ids beyond the bytes stand for pairs of bytes, so UTF-8 is often split."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     tokens = iter([*alphabet, *(alphabet[i * 37 % 256] + alphabet[i * 101 % 256] for i in range(1, vocab_size))])
     vocab: dict[str, int] = {}
     for i in range(vocab_size):
-        token = SPECIAL.get(i) or next(t for t in tokens if t not in vocab)
+        token = special.get(i) or next(t for t in tokens if t not in vocab)
         vocab[token] = i
     tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=[], unk_token="<unk>"))  # noqa: S106 - not a password
-    tokenizer.add_special_tokens(list(SPECIAL.values()))
+    tokenizer.add_special_tokens(list(special.values()))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.post_processor = processors.TemplateProcessing(single="<bos> $A", special_tokens=[("<bos>", 2)])
@@ -88,7 +90,8 @@ def byte_tokenizer(vocab_size: int = 512) -> Tokenizer:
 
 def write_tokenizer(folder: Path, vocab_size: int = 512, chat_template: str | None = CHAT_TEMPLATE) -> None:
     """tokenizer.json and tokenizer_config.json."""
-    byte_tokenizer(vocab_size).save(str(folder / "tokenizer.json"))
+    special = SPECIAL | AGENT_MARKS if chat_template == AGENT_TEMPLATE else SPECIAL
+    byte_tokenizer(vocab_size, special).save(str(folder / "tokenizer.json"))
     config: dict[str, Any] = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "bos_token": "<bos>",

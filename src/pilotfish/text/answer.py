@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from pilotfish.text.detokenize import Detokenizer
 from pilotfish.text.stops import StopStrings
-from pilotfish.text.tools import ToolCall, parse_call
+from pilotfish.text.tools import QUOTE, ToolCall, parse_call
 
 
 class Kind(StrEnum):
@@ -115,11 +115,12 @@ class Answer:
 
     def _end_call(self) -> list[Part]:
         """A call, or its text where it is none: nothing is lost."""
-        text = self._tokenizer.decode(self._call, skip_special_tokens=False)
-        self._call, self._kind = [], Kind.TEXT
-        call = parse_call(text)
+        ids, self._call, self._kind = self._call, [], Kind.TEXT
+        call = parse_call(self._tokenizer.decode(ids, skip_special_tokens=False))
         if call is not None:
             return [Part(Kind.CALL, "", call)]
+        ids = [i for i in ids if i not in self._markers]
+        text = self._tokenizer.decode(ids, skip_special_tokens=False).replace(QUOTE, '"')
         text = self._stops.add(text)
         return [Part(Kind.TEXT, text)] if text else []
 
