@@ -29,7 +29,7 @@ from pilotfish.text.answer import Kind, Part
 from pilotfish.text.template import Tool
 from pilotfish.text.tools import ToolCall
 
-router = APIRouter(prefix="/v1", tags=["anthropic"])
+router = APIRouter(prefix="/v1", tags=["anthropic"], responses=failures.documented(failures.anthropic))
 
 
 class WireMessage(Wire):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import uuid
+from collections.abc import Callable
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -74,6 +75,15 @@ def body_for(path: str, error: Exception) -> dict[str, Any]:
     if path.startswith("/v1/messages"):
         return anthropic(error)
     return openai(error) if path.startswith("/v1/") else native(error)
+
+
+def documented(body: Callable[[Exception], dict[str, Any]]) -> dict[int | str, dict[str, Any]]:
+    """For the OpenAPI page: the statuses that a route may refuse with, with an example of the body."""
+    meanings = {400: "The request cannot be honoured.", 401: "The API key is missing or wrong.", 403: "A foreign host.",
+                404: "There is no such model.", 413: "The body is too large.", 500: "An internal error.",
+                503: "As many requests wait as may."}  # fmt: skip
+    example = {"application/json": {"example": body(PilotfishError("what is wrong, and the way out"))}}
+    return {status: {"description": meaning, "content": example} for status, meaning in meanings.items()}
 
 
 def install(app: FastAPI) -> None:

@@ -31,7 +31,7 @@ from pilotfish.server.translate import (
 )
 from pilotfish.text.answer import Kind, Part
 
-router = APIRouter(prefix="/api", tags=["ollama"])
+router = APIRouter(prefix="/api", tags=["ollama"], responses=failures.documented(failures.native))
 
 LEVELS = ("low", "medium", "high", "max")
 NANOSECONDS = 1_000_000_000

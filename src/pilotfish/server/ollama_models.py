@@ -29,7 +29,7 @@ from pilotfish.store.library import Manifest, canonical
 from pilotfish.store.modelfile import Modelfile, as_modelfile, parameter
 from pilotfish.store.pull import Progress, pull
 
-router = APIRouter(prefix="/api", tags=["ollama"])
+router = APIRouter(prefix="/api", tags=["ollama"], responses=failures.documented(failures.native))
 
 OLLAMA_VERSION = "0.31.0"  # the level of Ollama's API that clients may expect
 FOR_EVER_DATE = "2318-01-01T00:00:00.000000Z"
@@ -78,7 +78,8 @@ class CreateBody(NameBody):
         super().__init__(**({"from_": fields.pop("from")} if "from" in fields else {}), **fields)
 
 
-@router.api_route("/version", methods=["GET", "HEAD"])
+@router.head("/version", include_in_schema=False)
+@router.get("/version")
 async def version() -> dict[str, str]:
     """Ollama's level, and pilotfish's own version."""
     return {"version": OLLAMA_VERSION, "pilotfish": __version__}
@@ -90,7 +91,8 @@ async def status() -> dict[str, Any]:
     return {"cloud": {"disabled": True, "source": "env"}}
 
 
-@router.api_route("/tags", methods=["GET", "HEAD"])
+@router.head("/tags", include_in_schema=False)
+@router.get("/tags")
 async def tags(request: Request) -> dict[str, Any]:
     """All models of the library, newest first."""
     service: Service = request.app.state.service

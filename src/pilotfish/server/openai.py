@@ -31,7 +31,7 @@ from pilotfish.server.translate import (
 from pilotfish.text.answer import Kind, Part
 from pilotfish.text.tools import ToolCall
 
-router = APIRouter(prefix="/v1", tags=["openai"])
+router = APIRouter(prefix="/v1", tags=["openai"], responses=failures.documented(failures.openai))
 
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "ultra", "max")
 

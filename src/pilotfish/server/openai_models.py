@@ -9,9 +9,10 @@ from fastapi import APIRouter, Request
 
 from pilotfish.errors import OptionError
 from pilotfish.runtime.service import Service
+from pilotfish.server import failures
 from pilotfish.store.library import Manifest
 
-router = APIRouter(prefix="/v1", tags=["openai"])
+router = APIRouter(prefix="/v1", tags=["openai"], responses=failures.documented(failures.openai))
 
 
 @router.get("/models")

@@ -23,7 +23,7 @@ from pilotfish.server.translate import call_json, checked_tools, draft_statistic
 from pilotfish.text.answer import Kind, Part
 
 log = logging.getLogger("pilotfish")
-router = APIRouter(prefix="/v1", tags=["openai"])
+router = APIRouter(prefix="/v1", tags=["openai"], responses=failures.documented(failures.openai))
 
 
 class ResponsesBody(Wire):
