@@ -3,13 +3,18 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 DONE := $(VENV)/.installed
+# Client packages that the server is tested with; they do not resolve together with each other or with pilotfish.
+CLIENTS := .venv-clients/.installed .venv-aider/.installed
 
-.PHONY: demo test fast check fix clean
+.PHONY: demo serve test fast check fix clients clean
 
 demo: $(DONE)  ## watch nano write Python, drafted tokens in colour, and check the text against plain decoding
 	$(BIN)/pilotfish run nano --file examples/demo_prompt.txt --max-tokens 250 --seed 2 --stats --check
 
-test: check  ## everything CI runs: the checks below, then all tests
+serve: $(DONE)  ## the server, for clients of Ollama, OpenAI and Anthropic
+	$(BIN)/pilotfish serve
+
+test: check clients  ## everything CI runs: the checks below, then all tests
 	$(BIN)/pytest
 
 fast: $(DONE)  ## the tests that take seconds
@@ -31,5 +36,12 @@ $(DONE): pyproject.toml CMakeLists.txt $(wildcard src/pilotfish/kernels/cpu/nati
 	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	touch $@
 
+clients: $(CLIENTS)  ## the real client packages, each set in an environment of its own
+
+.venv-%/.installed: tests/server/clients/%.txt
+	$(PYTHON) -m venv .venv-$*
+	.venv-$*/bin/pip install --quiet --disable-pip-version-check -r $<
+	touch $@
+
 clean:
-	rm -rf $(VENV) dist build
+	rm -rf $(VENV) .venv-clients .venv-aider dist build

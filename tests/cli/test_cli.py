@@ -68,7 +68,7 @@ def test_a_prompt_may_come_from_a_file_or_standard_input(tiny: Path, tmp_path: P
 
 @pytest.mark.parametrize(("arguments", "code", "message"), [
     (["run", "no/where/x", "hi"], 1, "no model at no/where/x"),
-    (["run", "someone/not-downloaded", "hi"], 1, "hf download someone/not-downloaded"),
+    (["run", "someone/not-downloaded", "hi"], 1, "pilotfish pull someone/not-downloaded"),
     (["run", "{tmp}", "hi"], 1, "holds no config.json"),
     (["run", "{tiny}", ""], 1, "the prompt is empty"),
     (["run", "{tiny}", "hi", "--max-tokens", "-3"], 1, "max_tokens is -3"),
@@ -90,7 +90,7 @@ def test_a_prompt_may_come_from_a_file_or_standard_input(tiny: Path, tmp_path: P
     (["run", "{tiny}", "--file", "/no/such/file"], 1, "cannot read the prompt from /no/such/file"),
     (["run", "{tiny}", "hi", "--draft", "{tiny}"], 1, "cannot draft"),
     (["run", "{tiny}", "hi", "--dtype", "int4"], 1, "dtype is 'int4'"),
-    (["run", "{tiny}", "x" * 5000], 1, "the context holds 4096"),
+    (["run", "{tiny}", "x" * 5000], 1, "maximum context length is 4096"),
     (["run", "{tiny}", "hi", "--frobnicate"], 2, "No such option"),
     (["verify", "{tiny}", "--prompts", "/no/such/file"], 1, "cannot read prompts"),
     (["verify", "{tiny}", "--max-tokens", "0"], 2, "Invalid value for '--max-tokens'"),

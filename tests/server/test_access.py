@@ -10,7 +10,7 @@ import httpx
 import pytest
 import zstandard
 
-from tests.server.conftest import Running, pilotfish_serve, start, stop
+from tests.servers import Running, pilotfish_serve, start, stop
 
 CHAT = {"model": "nano", "messages": [{"role": "user", "content": "x"}], "stream": False, "options": {"num_predict": 1}}
 

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from tests.server.conftest import Running, events
+from tests.servers import Running, events
 
 HELLO = [{"role": "user", "content": "hello"}]
 TOOL = {"name": "get_weather", "description": "Weather.", "input_schema": {"type": "object", "properties": {}}}

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from tests.server.conftest import Running, pilotfish_serve, start, stop
+from tests.servers import Running, pilotfish_serve, start, stop
 
 LONG = {"model": "nano", "options": {"num_predict": 400, "temperature": 0, "seed": 1}}
 

@@ -8,7 +8,7 @@ import time
 import httpx
 import pytest
 
-from tests.server.conftest import Running, lines
+from tests.servers import Running, lines
 
 HELLO = [{"role": "user", "content": "hello"}]
 SEEDED = {"seed": 4, "temperature": 1.0, "num_predict": 12}

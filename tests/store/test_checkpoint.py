@@ -231,7 +231,7 @@ def test_downloaded_repositories_are_found_offline(tiny: Path, tmp_path: Path, m
     shutil.copytree(tiny, repo / "snapshots" / ("0" * 40))
 
     assert names.resolve("someone/gemma") == repo / "snapshots" / ("0" * 40)
-    with pytest.raises(ModelNotFoundError, match="hf download someone/other"):
+    with pytest.raises(ModelNotFoundError, match="pilotfish pull someone/other"):
         names.resolve("someone/other")
 
 

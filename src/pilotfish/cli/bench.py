@@ -63,7 +63,7 @@ def acceptance(
         )
         for r in results
     ]  # fmt: skip
-    typer.echo(table(head, rows))
+    typer.echo(table(head, rows), nl=False)
 
 
 @app.command()

@@ -63,15 +63,22 @@ def run(
         "top_k": top_k, "top_p": top_p,
         "min_p": min_p, "seed": seed, "acceptance": acceptance, "stop": tuple(stop or ()),
     }  # fmt: skip
-    from pilotfish.runtime.loaded import load
-    from pilotfish.runtime.request import Request
+    from pilotfish.config import free_memory
+    from pilotfish.runtime.defaults import completed
+    from pilotfish.runtime.loaded import find_manifest, load
+    from pilotfish.runtime.prefixes import PrefixCache
+    from pilotfish.runtime.request import Chat, Request
+    from pilotfish.store.library import Manifest
 
     request = Request(**options)
-    engine = load(model, draft=None if no_draft else draft or "auto", dtype=dtype)
+    prefixes = PrefixCache(free_memory() // 4) if text is None else None
+    engine = load(model, draft=None if no_draft else draft or "auto", dtype=dtype, prefixes=prefixes)
+    manifest = find_manifest(model) or Manifest(model, model)
     if text is None:
-        _chat(engine, request, stats)
+        _chat(engine, request, manifest, stats)
         return
-    prepared = engine.prepare(text if raw else [{"role": "user", "content": text}], request)
+    whole = text if raw else Chat(({"role": "user", "content": text},))
+    prepared = engine.prepare(*completed(whole, request, manifest))
     events = (_print_json if as_json else _print_text)(engine.decode(prepared, progress=PromptBar()))
     last = events[-1].stats
     assert last is not None, "the last event of a generation carries its stats"
@@ -168,8 +175,11 @@ def _same_as_plain(engine: Engine, prepared: Prepared, events: list[Event]) -> b
     return [t for e in plain for t in e.tokens] == [t for e in events for t in e.tokens]
 
 
-def _chat(engine: Engine, request: Any, stats: bool) -> None:
+def _chat(engine: Engine, request: Any, manifest: Any, stats: bool) -> None:
     """A conversation on the terminal until end of input; Ctrl-C stops an answer, not the chat."""
+    from pilotfish.runtime.defaults import completed
+    from pilotfish.runtime.request import Chat
+
     typer.echo(f"{engine.model.name}: type a message, Ctrl-D ends.", err=True)
     messages: list[dict[str, str]] = []
     while True:
@@ -183,7 +193,8 @@ def _chat(engine: Engine, request: Any, stats: bool) -> None:
         messages.append({"role": "user", "content": line})
         answer: list[Event] = []
         try:
-            answer = _print_text(_keep(engine.decode(engine.prepare(messages, request), progress=PromptBar()), answer))
+            prepared = engine.prepare(*completed(Chat(tuple(messages)), request, manifest))
+            answer = _print_text(_keep(engine.decode(prepared, progress=PromptBar()), answer))
         except KeyboardInterrupt:
             typer.echo("(stopped)", err=True)
         except OptionError as error:

@@ -13,6 +13,7 @@ import mlx.core as mx
 from mlx_lm.utils import load_tokenizer
 from tokenizers import Tokenizer
 
+from pilotfish.config import settings
 from pilotfish.engine.decode import Device, Progress
 from pilotfish.engine.depth import DepthMemory
 from pilotfish.engine.drafters import Drafter
@@ -32,6 +33,7 @@ from pilotfish.runtime.completion import Clock, complete
 from pilotfish.runtime.prefixes import PrefixCache
 from pilotfish.runtime.request import AUTO, Chat, Completion, Event, Prepared, Request
 from pilotfish.store import checkpoint, names
+from pilotfish.store.library import NO_DRAFTER, Library, Manifest
 from pilotfish.text import template
 
 MAX_DEPTH = 16
@@ -220,7 +222,8 @@ def load(
 ) -> Engine:
     """Load a model and its drafter from this machine; never uses the network.
 
-    model: "nano" (ships with pilotfish), a directory, or a downloaded Hugging Face repository "org/name".
+    model: "nano" (ships with pilotfish), a directory, the name of a pulled or created model, or a downloaded Hugging
+        Face repository "org/name".
     draft: "auto" takes the assistant in the model's own folder if there is one; a path or name gives another; None
         decodes plainly.
     dtype: "auto" computes in float32 on a CPU, where MLX sums narrower types inaccurately and slowly, and in the
@@ -237,7 +240,11 @@ def load(
         raise OptionError(f"max_depth is {max_depth}; it must be 0 or a positive whole number")
     if kernels not in ("auto", "stock"):
         raise OptionError(f"kernels is {kernels!r}; it must be auto or stock")
-    path, compute = names.resolve(str(model)), _dtype(dtype)
+    manifest = find_manifest(str(model))
+    source = str(model) if manifest is None else manifest.source
+    if manifest is not None and draft == "auto":
+        draft = None if manifest.draft == NO_DRAFTER else manifest.draft
+    path, compute = names.resolve(source), _dtype(dtype)
     network, config = checkpoint.load_target(path, compute)
     operations = best_operations() if kernels == "auto" else StockOperations()
     if operations.name == "stock":
@@ -268,6 +275,16 @@ def load(
         ),
         prefixes=prefixes,
     )
+
+
+def find_manifest(name: str) -> Manifest | None:
+    """What the library of this machine has under a name; a directory of that name comes first."""
+    if Path(name).expanduser().exists():
+        return None
+    try:
+        return Library(settings().models).find(name)
+    except OptionError:  # a path that leads nowhere is no name either
+        return None
 
 
 def _request(options: dict[str, Any]) -> Request:

@@ -6,26 +6,20 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import aclosing
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
 from pilotfish.config import Settings
-from pilotfish.errors import OptionError
+from pilotfish.runtime.defaults import completed
 from pilotfish.runtime.loaded import Engine, Prompt
 from pilotfish.runtime.models import Models, Resident
 from pilotfish.runtime.request import Chat, Event, Prepared, Request, Stats
 from pilotfish.runtime.worker import Done, Job, Worker
-from pilotfish.store.library import Library, Manifest
+from pilotfish.store.library import Library
 from pilotfish.text.answer import Kind, Part
 from pilotfish.text.tools import ToolCall
 
 T = TypeVar("T")
-
-# Modelfile parameters, by Ollama's names, as fields of a request.
-PARAMETERS = {
-    "temperature": "temperature", "top_k": "top_k", "top_p": "top_p", "min_p": "min_p", "seed": "seed",
-    "num_predict": "max_tokens", "num_ctx": "context", "stop": "stop", "draft_num_predict": "max_depth",
-}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -106,7 +100,7 @@ class Service:
             resident = self.models.get(ask.model, ask.keep_alive)
             job.check()
             engine = resident.engine
-            prompt, request = _completed(ask, resident.manifest)
+            prompt, request = completed(ask.prompt, ask.request, resident.manifest)
             if ask.before:
                 prompt = [*ask.before, *_without_bos(engine, engine.prompt_ids(prompt))]
             prepared = engine.prepare(prompt, request)
@@ -172,7 +166,7 @@ class Service:
 
         def work() -> tuple[list[int], str]:
             resident = self.models.get(ask.model, ask.keep_alive)
-            prompt, _ = _completed(ask, resident.manifest)
+            prompt, _ = completed(ask.prompt, ask.request, resident.manifest)
             text = resident.engine.chat_text(prompt) if isinstance(prompt, Chat) else str(prompt)
             return resident.engine.prompt_ids(prompt), text
 
@@ -218,30 +212,5 @@ class Service:
         totals.decode_seconds += stats.decode_seconds
 
 
-def _completed(ask: Ask, manifest: Manifest) -> tuple[Prompt, Request]:
-    """A request with what its model's manifest sets where the request leaves it open."""
-    known = {PARAMETERS[k]: v for k, v in manifest.parameters.items() if k in PARAMETERS}
-    defaults = {f.name: f.default for f in fields(Request)}
-    changes = {k: v for k, v in known.items() if getattr(ask.request, k) == defaults[k]}
-    if changes.get("max_tokens", 1) < 1:
-        del changes["max_tokens"]  # Ollama: until the context is full
-    if isinstance(changes.get("stop"), list):
-        changes["stop"] = tuple(changes["stop"])
-    prompt = ask.prompt
-    if isinstance(prompt, Chat):
-        prompt = _with_own_messages(prompt, manifest)
-    try:
-        return prompt, replace(ask.request, **changes)
-    except TypeError as error:
-        raise OptionError(f"a PARAMETER of {manifest.name} cannot be used: {error}") from error
-
-
 def _without_bos(engine: Engine, ids: list[int]) -> list[int]:
     return ids[1:] if ids[:1] == [engine.model.tokenizer.bos_token_id] else ids
-
-
-def _with_own_messages(chat: Chat, manifest: Manifest) -> Chat:
-    messages = [*manifest.messages, *chat.messages]
-    if manifest.system and messages[0]["role"] != "system":
-        messages.insert(0, {"role": "system", "content": manifest.system})
-    return replace(chat, messages=tuple(messages), template=chat.template or manifest.template)

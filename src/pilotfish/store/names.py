@@ -25,7 +25,9 @@ def resolve(name: str) -> Path:
         raise ModelNotFoundError(f"{name} is a file; give the directory that holds config.json")
     if name.count("/") == 1 and not name.startswith((".", "/", "~")):
         return _downloaded(name)
-    raise ModelNotFoundError(f"no model at {name}; give a directory, a downloaded org/name, or {BUILT_IN!r}")
+    raise ModelNotFoundError(
+        f"no model at {name}; give a directory, a name that pilotfish list shows, or one that pilotfish pull can bring"
+    )
 
 
 def find_drafter(target: Path) -> Path | None:
@@ -42,5 +44,5 @@ def _downloaded(repository: str) -> Path:
         return Path(snapshot_download(repository, local_files_only=True, allow_patterns=["*.json", "*.safetensors"]))
     except (LocalEntryNotFoundError, HFValidationError) as error:
         raise ModelNotFoundError(
-            f"{repository} is neither a directory nor a downloaded repository; run: hf download {repository}"
+            f"{repository} is neither a directory nor a downloaded repository; run: pilotfish pull {repository}"
         ) from error

@@ -15,6 +15,7 @@ from tqdm import tqdm
 from pilotfish.errors import CheckpointError, ModelNotFoundError, PilotfishError
 from pilotfish.store.known import known
 from pilotfish.store.library import Library, Manifest, canonical, now, sha256
+from pilotfish.store.names import BUILT_IN
 
 # Weights, settings and templates; never a pickle.
 PATTERNS = ("*.json", "*.safetensors", "*.jinja", "tokenizer.model", "*.txt", "LICENSE*")
@@ -43,12 +44,13 @@ def pull(name: str, library: Library, report: Report) -> Manifest:
     Raises ModelNotFoundError where the hub has no such repository, DownloadError, CheckpointError for a bad checksum.
     """
     key = canonical(name)
-    report(Progress("pulling manifest"))
     present = library.find(name)
-    if present is not None and "/" not in present.source:
-        report(Progress("success"))  # ships with pilotfish, or is a directory of the user's
+    if present is not None and (present.source == BUILT_IN or Path(present.source).is_absolute()):
+        report(Progress("pulling manifest"))
+        report(Progress("success"))  # ships with pilotfish, or lies in a directory of this machine
         return present
     target, draft = _repositories(key)
+    report(Progress("pulling manifest"))
     paths = [fetch(repository, report) for repository in (target, draft) if repository != "auto"]
     report(Progress("verifying sha256 digest"))
     report(Progress("writing manifest"))

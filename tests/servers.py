@@ -17,7 +17,7 @@ from typing import Any
 import httpx
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[1]
 CLIENTS = Path(os.environ.get("PILOTFISH_CLIENTS") or ROOT / ".venv-clients" / "bin" / "python")
 
 
@@ -100,7 +100,7 @@ def client_script() -> Callable[..., Any]:
         pytest.skip("the client packages are not installed: make clients")
 
     def run(name: str, running: Running, *arguments: str, timeout: float = 120) -> Any:
-        script = Path(__file__).parent / "clients" / f"{name}.py"
+        script = ROOT / "tests" / "server" / "clients" / f"{name}.py"
         env = {
             k: v for k, v in os.environ.items() if not k.startswith(("OLLAMA_", "OPENAI_", "ANTHROPIC_", "PILOTFISH_"))
         }
