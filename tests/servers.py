@@ -99,14 +99,14 @@ def client_script() -> Callable[..., Any]:
     if not CLIENTS.is_file():
         pytest.skip("the client packages are not installed: make clients")
 
-    def run(name: str, running: Running, *arguments: str, timeout: float = 120) -> Any:
+    def run(name: str, running: Running, *arguments: str, timeout: float = 120, python: Path = CLIENTS) -> Any:
         script = ROOT / "tests" / "server" / "clients" / f"{name}.py"
         env = {
             k: v for k, v in os.environ.items() if not k.startswith(("OLLAMA_", "OPENAI_", "ANTHROPIC_", "PILOTFISH_"))
         }
         env |= {"OLLAMA_HOST": running.url, "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
         env.pop("PYTHONPATH", None)
-        done = subprocess.run([str(CLIENTS), str(script), running.url, *arguments], env=env, capture_output=True,
+        done = subprocess.run([str(python), str(script), running.url, *arguments], env=env, capture_output=True,
                               text=True, timeout=timeout)  # fmt: skip
         assert done.returncode == 0, done.stderr[-3000:]
         return json.loads(done.stdout.strip().splitlines()[-1])

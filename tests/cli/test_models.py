@@ -26,6 +26,9 @@ def test_a_model_is_made_listed_shown_used_copied_and_removed(pilotfish, tiny: P
     _, shown, _ = pilotfish("show", "mine")
     assert "Be brief." in shown
     assert "num_predict 5" in shown
+    assert "not verified yet" in shown
+    assert pilotfish("verify", "mine", "--limit", 1, "--max-tokens", 8)[0] == 0
+    assert "exactness  same text as plain decoding, logits bitwise equal" in pilotfish("show", "mine")[1]
     assert "assistant" in shown
     code, out, _ = pilotfish("run", "mine", "hello", "--json", "--seed", 1)
     assert code == 0

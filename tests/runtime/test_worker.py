@@ -114,7 +114,10 @@ def service(tiny: Path, tmp_path: Path) -> Iterator[Service]:
     settings = Settings(models=tmp_path, max_models=2)
     library = Library(tmp_path)
     for name in ("one", "two", "three"):
-        library.put(Manifest(f"{name}:latest", str(tiny), created=now()))
+        folder = tmp_path / name
+        folder.symlink_to(tiny)
+        library.put(Manifest(f"{name}:latest", str(folder), created=now()))
+    library.put(Manifest("alias:latest", str(tmp_path / "one"), system="Be brief.", created=now()))
     library.put(Manifest("broken:latest", str(tmp_path), created=now()))
     running = Service(settings, Models(library, settings))
     yield running
@@ -145,6 +148,16 @@ def test_models_come_and_go_by_use(service: Service):
         return [r.manifest.name for r in service.models.residents]
 
     assert asyncio.run(run()) == ["three:latest", "one:latest"]
+
+
+def test_two_names_of_the_same_weights_share_them(service: Service):
+    async def run():
+        first = await service.load("one")
+        second = await service.load("alias")
+        return first.engine is second.engine, len(service.models.residents), await service.unload("one")
+
+    assert asyncio.run(run()) == (True, 1, True)
+    assert service.models.residents == []
 
 
 def test_a_model_that_cannot_be_loaded_fails_its_own_request_only(service: Service):

@@ -100,11 +100,27 @@ def test_compressed_bodies_are_read(server: Running, kind: str):
     assert broken.status_code == 400
 
 
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/responses",
+                                  "/v1/messages/count_tokens", "/api/show", "/api/generate"])  # fmt: skip
+def test_every_route_reads_json_under_any_type(server: Running, path: str):
+    body = {**CHAT, "prompt": "x", "input": "x", "max_tokens": 1}
+    for kind in ("application/x-www-form-urlencoded", "text/plain"):
+        answer = httpx.post(server.url + path, content=json.dumps(body), headers={"Content-Type": kind}, timeout=60)
+        assert answer.status_code == 200, answer.text
+
+
+def test_the_description_is_a_page_without_foreign_parts(server: Running):
+    page = server.get("/docs").text
+    assert "POST /v1/chat/completions" in page
+    assert "http" not in page.replace("http-equiv", "")
+
+
 def test_metrics_and_the_description_are_there(server: Running):
     server.post("/api/chat", CHAT)
     text = server.get("/metrics").text
     assert "pilotfish_tokens_total" in text
     assert "pilotfish_queue_waiting 0.0" in text
+    assert 'pilotfish_time_to_first_token_seconds_bucket{le="+Inf"}' in text
     paths = server.get("/openapi.json").json()["paths"]
     assert {"/api/chat", "/api/generate", "/v1/chat/completions", "/v1/responses", "/v1/messages"} <= set(paths)
     assert "messages" in json.dumps(paths["/api/chat"]["post"]["requestBody"])

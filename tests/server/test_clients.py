@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.server.test_aider import AIDER
 from tests.servers import Running
 
 pytestmark = pytest.mark.slow
@@ -31,6 +32,12 @@ def test_anthropic_python(scripted: Running, client_script):
 
 def test_litellm(scripted: Running, client_script):
     assert client_script("litellm_agent", scripted) == "ok"
+
+
+def test_the_litellm_that_aider_pins(scripted: Running, client_script):
+    if not AIDER.is_file():
+        pytest.skip("aider is not installed: make clients")
+    assert client_script("litellm_agent", scripted, python=AIDER.parent / "python") == "ok"
 
 
 def test_langchain_ollama(scripted: Running, client_script):

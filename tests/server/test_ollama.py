@@ -64,8 +64,7 @@ def test_drafting_changes_no_text_and_can_be_turned_off(server: Running):
 
 def test_an_empty_prompt_loads_and_unloads(server: Running):
     assert server.post("/api/generate", {"model": "nano"}).json()["done_reason"] == "load"
-    (loaded,) = server.get("/api/ps").json()["models"]
-    assert loaded["name"] == "nano:latest"
+    (loaded,) = [m for m in server.get("/api/ps").json()["models"] if m["name"] == "nano:latest"]
     assert loaded["size_vram"] == loaded["size"] > 0
     unloaded = server.post("/api/chat", {"model": "nano", "messages": [], "keep_alive": 0}).json()
     assert (unloaded["done_reason"], unloaded["message"]["content"]) == ("unload", "")
@@ -215,6 +214,21 @@ def test_a_prompt_beyond_the_context_is_refused_with_both_numbers(server: Runnin
     assert "maximum context length is 16 tokens" in small.json()["error"]
 
 
+def test_ten_megabytes_are_refused_at_once(server: Running):
+    answer = server.post("/api/generate", {"model": "nano", "prompt": "word " * 2_000_000, "stream": False})
+    assert answer.status_code == 400
+    assert "maximum context length is 8192 tokens" in answer.json()["error"]
+
+
+def test_a_stop_string_is_cut_exactly_and_the_next_turn_goes_on(scripted: Running):
+    messages = [{"role": "user", "content": "echo: one STOP two"}]
+    body = {"model": "scripted", "messages": messages, "think": False, "stream": False, "options": {"stop": ["e STO"]}}
+    answer = scripted.post("/api/chat", body).json()
+    assert (answer["message"]["content"], answer["done_reason"]) == ("on", "stop")
+    messages += [answer["message"], {"role": "user", "content": "echo: three"}]
+    assert scripted.post("/api/chat", body).json()["message"]["content"] == "three"
+
+
 def test_an_error_inside_is_an_error_and_the_server_goes_on(scripted: Running):
     answer = scripted.post("/api/chat", {"model": "scripted", "messages": [{"role": "user", "content": "boom"}]})
     assert answer.status_code == 200  # the stream had begun
@@ -231,7 +245,7 @@ def test_unknown_routes_and_methods(server: Running):
 
 
 def test_a_second_turn_computes_only_what_is_new(server: Running):
-    system = {"role": "system", "content": "You write short programs. " * 30}
+    system = {"role": "system", "content": "You write short programs. " * 300}
     messages = [system, {"role": "user", "content": "Write a loop."}]
     options = {"num_predict": 20, "temperature": 0, "seed": 1}
     first = server.post(

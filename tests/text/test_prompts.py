@@ -63,11 +63,11 @@ def test_bos_stands_at_the_start_exactly_once(engine):
 
     assert raw_ids(tokenizer, "hi", needs_bos=True).count(2) == 1
     assert raw_ids(tokenizer, "<bos>hi", needs_bos=True).count(2) == 1
-    ids = chat_ids(tokenizer, [{"role": "user", "content": "hi"}])
+    ids = chat_ids(tokenizer, chat_text(tokenizer, [{"role": "user", "content": "hi"}]))
     assert (ids[0], ids.count(2)) == (2, 1)
 
 
 @pytest.mark.parametrize("message", [{"content": "x"}, {"role": "user"}, {"role": 1, "content": "x"}])
 def test_messages_without_role_or_content_are_refused(engine, message):
     with pytest.raises(OptionError, match="role and content"):
-        chat_ids(engine.model.tokenizer, [message])
+        chat_ids(engine.model.tokenizer, chat_text(engine.model.tokenizer, [message]))

@@ -59,14 +59,19 @@ def list_models(as_json: JsonOption = False) -> None:
 def show(name: NameArgument) -> None:
     """Show what a model is: architecture, quantization, context, size, licence, drafter, what it can do."""
     from pilotfish.store.describe import describe
+    from pilotfish.store.names import resolve
+    from pilotfish.store.verdicts import verdict
 
-    manifest = _library().get(name)
+    library = _library()
+    manifest = library.get(name)
     found = describe(manifest)
+    exactness = verdict(library.root, resolve(manifest.source), found.drafter)
     rows = {
         "name": manifest.name, "architecture": found.architecture,
         "parameters": f"{found.parameter_size}, {found.quantization}", "context": f"{found.context} tokens",
         "size": f"{found.size / 1e6:.1f} MB", "drafter": found.drafter or "none",
         "capabilities": ", ".join(found.capabilities), "source": manifest.source,
+        "exactness": exactness,
         "license": (manifest.license.strip().splitlines() or ["not given"])[0], "system": manifest.system or "none",
         "parameters set": ", ".join(f"{k} {v}" for k, v in manifest.parameters.items()) or "none",
     }  # fmt: skip

@@ -42,7 +42,9 @@ def serve(
     import uvicorn
 
     from pilotfish.server.app import build
+    from pilotfish.store.library import Library
 
+    Library(chosen.models).clean()
     typer.echo(f"pilotfish answers on http://{chosen.host}:{chosen.port}; Ctrl-C ends it", err=True)
     uvicorn.run(
         build(chosen), host=chosen.host, port=chosen.port, log_level="warning", timeout_graceful_shutdown=GRACE,

@@ -27,7 +27,9 @@ def verify(
 
     Exit status 0 only if all texts are the same. Example: `pilotfish verify nano --max-tokens 128`.
     """
+    from pilotfish.config import settings
     from pilotfish.runtime.loaded import load
+    from pilotfish.store.verdicts import keep_verdict
     from pilotfish.text.prompts import read_prompts
     from pilotfish.verify import DEFAULT_PROMPTS
     from pilotfish.verify import verify as prove
@@ -36,6 +38,7 @@ def verify(
     engine = load(model, draft=draft or "auto", dtype=dtype)
     with bar("verifying") as update:
         report = prove(engine, chosen, max_tokens, progress=update)
+    keep_verdict(settings().models, engine.model.path, engine.model.drafter_name, report.as_dict())
     if as_json:
         typer.echo(json.dumps(report.as_dict(), indent=1))
     else:

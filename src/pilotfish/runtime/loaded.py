@@ -59,6 +59,7 @@ class LoadedModel:
     suppress: tuple[int, ...]
     depth_memory: DepthMemory
     turn_token: int | None
+    longest_token: int  # in characters
 
     @property
     def can_think(self) -> bool:
@@ -160,18 +161,30 @@ class Engine:
         if not prompt:
             raise OptionError("the prompt is empty; give some text or at least one message")
         if isinstance(prompt, Chat):
-            ids = template.chat_ids(self.model.tokenizer, prompt.messages, **self._chat_options(prompt))
+            ids = self._chat_ids(prompt)
         elif isinstance(prompt, str):
+            self._refuse_far_too_long(prompt)
             ids = template.raw_ids(self.model.tokenizer, prompt, checkpoint.is_gemma4(self.model.config))
         elif isinstance(prompt[0], int):
             ids = [int(i) for i in prompt]  # type: ignore[arg-type]
             if unknown := [i for i in ids if not 0 <= i < self.model.target.vocab_size]:
                 raise OptionError(f"token id {unknown[0]} is not in the vocabulary of {self.model.target.vocab_size}")
         else:
-            ids = template.chat_ids(self.model.tokenizer, prompt)  # type: ignore[arg-type]
+            ids = self._chat_ids(Chat(tuple(prompt)))  # type: ignore[arg-type]
         if not ids:
             raise OptionError("the prompt has no tokens; give some text")
         return ids
+
+    def _chat_ids(self, chat: Chat) -> list[int]:
+        text = self.chat_text(chat)
+        self._refuse_far_too_long(text)
+        return template.chat_ids(self.model.tokenizer, text)
+
+    def _refuse_far_too_long(self, text: str) -> None:
+        """Raise ContextOverflowError for a text that cannot fit, without the seconds that tokenizing it would take."""
+        context, longest = self.model.context, self.model.longest_token
+        if context is not None and len(text) > context * longest:
+            raise ContextOverflowError(len(text) // longest, context)
 
     def chat_text(self, chat: Chat) -> str:
         """A conversation as the model will read it. Raises OptionError."""
@@ -272,6 +285,7 @@ def load(
             suppress=tuple(generation.get("suppress_tokens") or ()),
             depth_memory=DepthMemory(target.max_depth),
             turn_token=tokenizer.backend_tokenizer.token_to_id("<|turn>"),
+            longest_token=template.longest_token(tokenizer),
         ),
         prefixes=prefixes,
     )

@@ -23,6 +23,10 @@ log = logging.getLogger("pilotfish")
 FOR_EVER = math.inf
 
 
+def _key(manifest: Manifest) -> tuple[str, str]:
+    return manifest.source, manifest.draft
+
+
 @dataclass
 class Resident:
     """A model in memory. expires: by the clock, or FOR_EVER."""
@@ -43,7 +47,7 @@ class Models:
         free = free_memory()
         self.prefixes = PrefixCache(free // 4 if settings.cache_bytes is None else settings.cache_bytes)
         self._memory = free * 4 // 5 if settings.memory_bytes is None else settings.memory_bytes
-        self._residents: dict[str, Resident] = {}
+        self._residents: dict[tuple[str, str], Resident] = {}
 
     @property
     def residents(self) -> list[Resident]:
@@ -53,7 +57,7 @@ class Models:
     def get(self, name: str, keep_alive: float | None = None) -> Resident:
         """The model of that name, loaded if it is not. Raises ModelNotFoundError and what `load` raises."""
         manifest = self.library.get(name)
-        key = manifest.digest
+        key = _key(manifest)
         resident = self._residents.get(key)
         if resident is None:
             self._make_room(manifest)
@@ -62,6 +66,7 @@ class Models:
             resident = Resident(manifest, engine, 0.0, 0.0, self._clock())
             self._residents[key] = resident
             log.info("loaded %s with drafter %s", manifest.name, engine.model.drafter_name)
+        resident.manifest = manifest  # names of the same weights share them
         self.touch(resident, keep_alive)
         return resident
 
@@ -73,8 +78,11 @@ class Models:
 
     def unload(self, name: str) -> bool:
         """Drop a model from memory; whether it was there. Raises OptionError for what is no name."""
+        manifest = self.library.find(name)
         wanted = canonical(name).lower()
         found = [k for k, r in self._residents.items() if r.manifest.name.lower() == wanted]
+        if manifest is not None and _key(manifest) in self._residents:
+            found = [_key(manifest)]
         for key in found:
             self._drop(key)
         return bool(found)
@@ -104,7 +112,7 @@ class Models:
                 return
             self._drop(min(self._residents, key=lambda k: self._residents[k].used))
 
-    def _drop(self, key: str) -> None:
+    def _drop(self, key: tuple[str, str]) -> None:
         resident = self._residents.pop(key)
         self.prefixes.forget(resident.engine.model)
         log.info("unloaded %s", resident.manifest.name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import aclosing
@@ -18,6 +19,8 @@ from pilotfish.runtime.worker import Done, Job, Worker
 from pilotfish.store.library import Library
 from pilotfish.text.answer import Kind, Part
 from pilotfish.text.tools import ToolCall
+
+log = logging.getLogger("pilotfish")
 
 T = TypeVar("T")
 
@@ -83,6 +86,7 @@ class Service:
         self.models = models or Models(self.library, settings)
         self.worker = Worker(settings.max_queue, self.models.expire)
         self.totals = Totals()
+        self.on_first_token: Callable[[float], object] = lambda seconds: None
 
     def close(self) -> None:
         """Cancel everything and end the thread."""
@@ -104,14 +108,20 @@ class Service:
             if ask.before:
                 prompt = [*ask.before, *_without_bos(engine, engine.prompt_ids(prompt))]
             prepared = engine.prepare(prompt, request)
+            if self.settings.log_prompts:
+                log.info("%s is asked: %r", ask.model, engine.model.tokenizer.decode(prepared.prompt))
             yield Begun(engine, prepared, time.monotonic() - arrived)
             try:
                 yield from engine.decode(prepared, progress=lambda done, total: job.check())
             finally:
                 self.models.touch(resident, ask.keep_alive)
 
+        first = True
         async with aclosing(self._run(work)) as items:
             async for item in items:
+                if isinstance(item, Event) and first:
+                    first = False
+                    self.on_first_token(time.monotonic() - arrived)
                 if isinstance(item, Event) and item.stats:
                     self._count(item.stats)
                 yield item

@@ -11,7 +11,7 @@ from fastapi.responses import PlainTextResponse
 from pilotfish import __version__
 from pilotfish.config import Settings
 from pilotfish.runtime.service import Service
-from pilotfish.server import anthropic, failures, metrics, ollama, ollama_models, openai, openai_models, responses
+from pilotfish.server import anthropic, failures, metrics, ollama, ollama_models, openai, openai_models, page, responses
 from pilotfish.server.access import Access
 
 
@@ -25,13 +25,14 @@ def build(settings: Settings, service: Service | None = None) -> FastAPI:
         running.close()
 
     app = FastAPI(
-        title="pilotfish", version=__version__, lifespan=lifespan,
+        title="pilotfish", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None,
         description="Gemma 4 with multi-token prediction, for clients of Ollama, OpenAI and Anthropic.",
     )  # fmt: skip
     app.state.service, app.state.settings = running, settings
     app.add_middleware(Access, settings=settings)
     failures.install(app)
-    for module in (ollama, ollama_models, openai, openai_models, responses, anthropic, metrics):
+    running.on_first_token = metrics.FIRST_TOKEN.observe
+    for module in (ollama, ollama_models, openai, openai_models, responses, anthropic, metrics, page):
         app.include_router(module.router)
 
     @app.api_route("/", methods=["GET", "HEAD"], include_in_schema=False)

@@ -32,6 +32,11 @@ async def metrics(request: Request) -> Response:
         Counter(f"pilotfish_{name}", meaning, registry=registry).inc(getattr(service.totals, name))
     prefixes = service.models.prefixes
     gauges = {
+        "depth": ("Drafts a round, on average.", service.totals.drafted / max(1, service.totals.rounds)),
+        "tokens_per_second": (
+            "Of decoding, on average.",
+            service.totals.tokens / max(1e-9, service.totals.decode_seconds),
+        ),
         "queue_waiting": ("Requests that wait.", service.worker.waiting),
         "running": ("Requests that run.", int(service.worker.busy)),
         "models_loaded": ("Models in memory.", len(service.models.residents)),
@@ -43,10 +48,6 @@ async def metrics(request: Request) -> Response:
     }
     for name, (meaning, value) in gauges.items():
         Gauge(f"pilotfish_{name}", meaning, registry=registry).set(value)
-    for resident in service.models.residents:
-        memory = resident.engine.model.depth_memory
-        Gauge("pilotfish_depth_rounds", "Rounds that chose a depth.", registry=registry).set(memory.rounds)
-        break
     registry.register(FIRST_TOKEN)
     return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
 

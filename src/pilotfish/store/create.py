@@ -114,7 +114,7 @@ def _quantized(library: Library, source: str, wanted: str, classes: Any) -> Path
     """The quantized checkpoint, made if it is not there yet."""
     path = names.resolve(source)
     key = hashlib.sha256(f"{path}:{wanted}".encode()).hexdigest()[:16]
-    destination = library.folder.parent / "converted" / f"{key}-{wanted}"
+    destination = library.root / "converted" / f"{key}-{wanted}"
     if not destination.is_dir():
         quantize(path, destination, quantization(wanted), classes)
     return destination
@@ -123,7 +123,7 @@ def _quantized(library: Library, source: str, wanted: str, classes: Any) -> Path
 def _from_files(library: Library, files: Mapping[str, str]) -> Manifest:
     """A checkpoint of uploaded files, as links to their blobs."""
     key = hashlib.sha256(repr(sorted(files.items())).encode()).hexdigest()[:32]
-    folder = library.folder.parent / "uploaded" / key
+    folder = library.root / "uploaded" / key
     if folder.is_dir():
         return Manifest("", str(folder))
     folder.parent.mkdir(parents=True, exist_ok=True)

@@ -10,7 +10,9 @@ import hashlib
 import json
 import os
 import re
+import shutil
 import tempfile
+import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
@@ -23,6 +25,7 @@ from pilotfish.store import names
 
 PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,79}")
 NO_DRAFTER = "none"
+DAY = 86_400.0
 
 
 @dataclass(frozen=True)
@@ -66,8 +69,13 @@ class Library:
     """The manifests in a folder, with `nano`, which is always there."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder / "manifests"
-        self.blobs = folder / "blobs"
+        self.root, self.folder, self.blobs = folder, folder / "manifests", folder / "blobs"
+
+    def clean(self) -> None:
+        """Remove what an interrupted upload or conversion left behind a day ago or longer."""
+        for left in [*self.root.glob("*/*.partial"), *self.root.glob("*/*.tmp")]:
+            if time.time() - left.stat().st_mtime > DAY:
+                shutil.rmtree(left, ignore_errors=True) if left.is_dir() else left.unlink(missing_ok=True)
 
     def find(self, name: str) -> Manifest | None:
         """The model of that name, in whatever case it is written."""

@@ -42,10 +42,14 @@ def chat_text(
     return text
 
 
-def chat_ids(tokenizer: Any, messages: Sequence[Message], **options: Any) -> list[int]:
-    """Token ids of what `chat_text` gives; arguments and errors as there."""
-    text = chat_text(tokenizer, messages, **options)
+def chat_ids(tokenizer: Any, text: str) -> list[int]:
+    """Token ids of what `chat_text` gave."""
     return without_double_bos(tokenizer.encode(text, add_special_tokens=False), tokenizer.bos_token_id)
+
+
+def longest_token(tokenizer: Any) -> int:
+    """Characters of the longest token: a text of n characters has at least n / longest tokens."""
+    return max(map(len, tokenizer.backend_tokenizer.get_vocab()))
 
 
 def raw_ids(tokenizer: Any, text: str, needs_bos: bool) -> list[int]:
