@@ -51,7 +51,7 @@ def test_a_stream_says_what_the_whole_answer_says(server: Running):
 
 def test_drafting_changes_no_text_and_can_be_turned_off(server: Running):
     def answer(**options: object) -> dict:
-        body = {"model": "nano", "prompt": "def f(", "raw": True, "stream": False, "options": {**SEEDED, **options}}
+        body = {"model": "nano", "prompt": "def f(", "raw": True, "stream": False, "options": {**SEEDED, "num_predict": 80, **options}}
         return server.post("/api/generate", body).json()
 
     plain, drafted, most = answer(draft_num_predict=0), answer(), answer(draft_num_predict=1)

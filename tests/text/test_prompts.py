@@ -8,7 +8,7 @@ import pytest
 
 from pilotfish.errors import OptionError
 from pilotfish.text.prompts import read_prompts
-from pilotfish.text.template import chat_ids, raw_ids
+from pilotfish.text.template import chat_ids, chat_text, raw_ids
 from tests.conftest import POLYGLOT
 
 
