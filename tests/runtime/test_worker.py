@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from pilotfish.config import Settings
-from pilotfish.errors import BusyError, ModelNotFoundError, OptionError
+from pilotfish.errors import BusyError, ContextOverflowError, ModelNotFoundError, OptionError
 from pilotfish.runtime.models import Models
 from pilotfish.runtime.request import Event, Request
 from pilotfish.runtime.service import Ask, Begun, Service
@@ -171,6 +171,20 @@ def test_a_model_that_cannot_be_loaded_fails_its_own_request_only(service: Servi
         return await service.whole(ask())
 
     assert asyncio.run(run()).text
+
+
+def test_the_servers_context_caps_every_request(tiny: Path, tmp_path: Path):
+    settings = Settings(models=tmp_path, context=20)
+    Library(tmp_path).put(Manifest("one:latest", str(tiny), created=now()))
+    service = Service(settings)
+
+    async def run():
+        with pytest.raises(ContextOverflowError, match="20 tokens"):
+            await service.whole(ask(prompt="x" * 30))
+        return await service.whole(ask(prompt="x" * 10, max_tokens=50))
+
+    assert asyncio.run(run()).stats.tokens == 9
+    service.close()
 
 
 def test_leaving_frees_the_device_within_a_round(service: Service):

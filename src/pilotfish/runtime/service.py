@@ -7,7 +7,7 @@ import logging
 import time
 from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, TypeVar
 
 from pilotfish.config import Settings
@@ -105,6 +105,8 @@ class Service:
             job.check()
             engine = resident.engine
             prompt, request = completed(ask.prompt, ask.request, resident.manifest)
+            if self.settings.context:
+                request = replace(request, context=min(request.context or self.settings.context, self.settings.context))
             if ask.before:
                 prompt = [*ask.before, *_without_bos(engine, engine.prompt_ids(prompt))]
             prepared = engine.prepare(prompt, request)
