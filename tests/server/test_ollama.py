@@ -51,7 +51,13 @@ def test_a_stream_says_what_the_whole_answer_says(server: Running):
 
 def test_drafting_changes_no_text_and_can_be_turned_off(server: Running):
     def answer(**options: object) -> dict:
-        body = {"model": "nano", "prompt": "def f(", "raw": True, "stream": False, "options": {**SEEDED, "num_predict": 80, **options}}
+        body = {
+            "model": "nano",
+            "prompt": "def f(",
+            "raw": True,
+            "stream": False,
+            "options": {**SEEDED, "num_predict": 80, **options},
+        }
         return server.post("/api/generate", body).json()
 
     plain, drafted, most = answer(draft_num_predict=0), answer(), answer(draft_num_predict=1)
@@ -172,7 +178,8 @@ BAD = [
             (b'"temperature": -1', "temperature is -1"),
             (b'"num_predict": 1.5', "'num_predict' must be a whole number"),
             (b'"top_p": 7', "top_p is 7"),
-            (b'"repeat_penalty": 1.3', "repeat_penalty is not supported yet"),
+            (b'"mirostat": 2', "mirostat is not supported yet"),
+            (b'"repeat_penalty": 0', "repetition penalty is 0"),
             (b'"stop": 3', "stop must be"),
             (b'"draft_num_predict": 99', "max_depth is 99"),
         ]

@@ -162,7 +162,7 @@ def test_models_have_the_keys_of_both_vendors(server: Running):
         ({"presence_penalty": 0.5}, 400, "presence_penalty is not supported yet"),
         ({"response_format": {"type": "yaml"}}, 400, "response_format.type"),
         ({"response_format": {"type": "json_object"}}, 400, "response_format is not supported yet"),
-        ({"logprobs": True}, 400, "logprobs is not supported yet"),
+        ({"top_logprobs": 3}, 400, "top_logprobs needs logprobs"),
         ({"top_logprobs": 99}, 400, "between 0 and 20"),
         ({"reasoning_effort": "some"}, 400, "reasoning effort"),
         ({"tools": [{"type": "function"}]}, 400, "a tool needs a function with a name"),

@@ -9,13 +9,14 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import mlx.core as mx
 
 from pilotfish.engine import batch
 from pilotfish.engine.depth import DepthPolicy, Kept, RoundSeen
+from pilotfish.engine.logprobs import Logprobs, TokenLogprob
 from pilotfish.engine.reuse import Marks, Start
 from pilotfish.engine.round import RoundParts, run_round
 from pilotfish.engine.state import DecodeState, RoundResult
@@ -33,12 +34,21 @@ class Device:
 
     def dispatch(self, result: RoundResult, packed: mx.array) -> None:
         """Start computing a round; returns at once."""
-        mx.async_eval(packed, *result.state[:3], *result.state.caches)  # type: ignore[no-untyped-call]
+        history = [] if result.state.history is None else [result.state.history]
+        mx.async_eval(packed, *result.state[:3], *result.state.caches, *history, *(result.logprobs or ()))  # type: ignore[no-untyped-call]
 
     def read(self, packed: mx.array) -> list[list[int]]:
         """Wait for (B, n) int32 values and bring them to the host."""
         values: list[list[int]] = packed.tolist()  # type: ignore[assignment]
         return values
+
+    def read_logprobs(self, found: Logprobs) -> list[list[TokenLogprob]]:
+        """Wait for log probabilities (B, N) and bring them to the host; tokens are filled in by the caller."""
+        chosen, ids, values = (x.tolist() for x in found)
+        return [
+            [TokenLogprob(-1, c, tuple(zip(i, v, strict=True))) for c, i, v in zip(*row, strict=True)]  # type: ignore[arg-type]
+            for row in zip(chosen, ids, values, strict=True)  # type: ignore[arg-type]
+        ]
 
     def wait(self, caches: Sequence[tuple[mx.array, ...]]) -> None:
         """Wait for a prefill chunk, so that its activations are freed before the next one."""
@@ -54,6 +64,7 @@ class Row:
     eos: frozenset[int] = frozenset()
     tokens: list[int] = field(default_factory=list)
     drafted: list[bool] = field(default_factory=list)
+    logprobs: list[TokenLogprob] = field(default_factory=list)  # of the tokens, where they were asked for
     finish_reason: str | None = None  # "stop" or "length"
     final_state: DecodeState | None = None  # once finished; its `hidden` belongs to a later token and means nothing
 
@@ -107,6 +118,7 @@ class Committed(NamedTuple):
     row: Row
     tokens: list[int]
     drafted: list[bool]
+    logprobs: list[TokenLogprob]  # empty unless asked for
 
 
 class _InFlight(NamedTuple):
@@ -114,6 +126,7 @@ class _InFlight(NamedTuple):
     depth: int
     behind: bool  # dispatched while another round was in flight, so the device went straight on to it
     packed: mx.array  # (B, 1 + depth + 1): accepted, then tokens
+    logprobs: Logprobs | None
 
 
 def prefill(
@@ -186,7 +199,7 @@ class DecodeLoop:
 
     def stop(self, row: Row, kept: int) -> None:
         """End `row` after its first `kept` tokens, as if the rest had never been decoded."""
-        del row.tokens[kept:], row.drafted[kept:]
+        del row.tokens[kept:], row.drafted[kept:], row.logprobs[kept:]
         row.finish_reason = "stop"
 
     def _ahead(self) -> int:
@@ -216,7 +229,8 @@ class DecodeLoop:
         packed = mx.concatenate([result.accepted[:, None], result.tokens], axis=1)
         self.device.dispatch(result, packed)
         self._state = result.state
-        self._in_flight.append(_InFlight(list(self._live), depth, bool(self._in_flight), packed))
+        flight = _InFlight(list(self._live), depth, bool(self._in_flight), packed, result.logprobs)
+        self._in_flight.append(flight)
 
     def _another_is_needed(self) -> bool:
         """False when every row is sure to finish in the rounds already in flight, which bring a token each."""
@@ -228,13 +242,16 @@ class DecodeLoop:
         values = self.device.read(flight.packed)
         seconds = self._seconds(flight)
         step, kept = [], []
-        for row, (accepted, *tokens) in zip(flight.rows, values, strict=True):
+        found = self.device.read_logprobs(flight.logprobs) if flight.logprobs else [[] for _ in flight.rows]
+        for row, (accepted, *tokens), logprobs in zip(flight.rows, values, found, strict=True):
             if row.finish_reason:
                 continue
             taken = row.take(tokens, accepted)
+            said = [p._replace(token=t) for p, t in zip(logprobs, tokens[:taken], strict=False)]
+            row.logprobs += said
             self.counts.add(flight.depth, min(accepted, taken))
             kept.append(Kept(min(accepted, taken), accepted < flight.depth and taken == accepted + 1))
-            step.append(Committed(row, row.tokens[-taken:], row.drafted[-taken:]))
+            step.append(Committed(row, row.tokens[-taken:], row.drafted[-taken:], said))
         self.counts.plain_seconds += seconds if seconds is not None and flight.depth == 0 else 0.0
         self.policy.observe(RoundSeen(flight.depth, len(flight.rows), kept, seconds))
         return step
@@ -268,6 +285,6 @@ class DecodeLoop:
         self._settled = [self._settled[i] for i in keep]
         if keep:
             self._state = batch.select(self._state, keep)
-            self.parts = replace(self.parts, sampler=self.parts.sampler.select(keep))
+            self.parts = self.parts.select(keep)
         else:
             self._in_flight.clear()

@@ -6,12 +6,15 @@ L + i and its logits choose the token for position L + i + 1. After the round th
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 
 import mlx.core as mx
 
 from pilotfish.engine.acceptance import AcceptanceRule
 from pilotfish.engine.drafters import Drafter
+from pilotfish.engine.logprobs import logprobs
+from pilotfish.engine.processors import Processors
 from pilotfish.engine.sampling import Sampler
 from pilotfish.engine.state import DecodeState, Draft, RoundResult
 from pilotfish.engine.target import Target
@@ -25,6 +28,13 @@ class RoundParts:
     drafter: Drafter | None
     rule: AcceptanceRule
     sampler: Sampler
+    processors: Processors | None = None
+    top_logprobs: int | None = None  # None: log probabilities are not asked for
+
+    def select(self, rows: Sequence[int]) -> RoundParts:
+        """For some of the rows of the batch."""
+        processors = self.processors.select(rows) if self.processors else None
+        return replace(self, sampler=self.sampler.select(rows), processors=processors)
 
 
 def run_round(parts: RoundParts, state: DecodeState, depth: int) -> RoundResult:
@@ -39,7 +49,12 @@ def run_round(parts: RoundParts, state: DecodeState, depth: int) -> RoundResult:
     views = [spec.decode_view(b, state.length) for spec, b in zip(specs, state.caches, strict=True)]
     logits, hidden = parts.target.forward(rows, views)
 
+    raw, history = logits, state.history
+    if parts.processors is not None and history is not None:
+        logits = parts.processors.apply(raw, history, draft.tokens, state.length)
     tokens, accepted = parts.rule.judge(parts.sampler, draft, logits, state.length)
+    if parts.processors is not None and history is not None:
+        history = parts.processors.advance(history, tokens, accepted)
 
     caches = tuple(spec.collect(view) for spec, view in zip(specs, views, strict=True))
     if depth:
@@ -53,21 +68,42 @@ def run_round(parts: RoundParts, state: DecodeState, depth: int) -> RoundResult:
         token=mx.take_along_axis(tokens, last, axis=1),
         hidden=mx.take_along_axis(hidden, last[..., None], axis=1),
         caches=caches,
+        history=history,
     )
-    return RoundResult(new_state, tokens, accepted)
+    asked = parts.top_logprobs
+    return RoundResult(new_state, tokens, accepted, None if asked is None else logprobs(raw, tokens, asked))
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Propose:
     """Draws drafts as the rule wants them; see `drafters.Propose`."""
 
-    sampler: Sampler
-    length: mx.array
-    stream: int
-    wants_offers: bool
+    parts: RoundParts
+    state: DecodeState
+    drafted: list[mx.array] = field(default_factory=list)
+
+    @property
+    def wants_offers(self) -> bool:
+        return self.parts.rule.wants_offers(self.parts.sampler)
+
+    @property
+    def adjusts(self) -> bool:
+        return self.parts.processors is not None
+
+    def adjusted(self, logits: mx.array, ahead: int, ids: mx.array | None) -> mx.array:
+        processors, state = self.parts.processors, self.state
+        if processors is None or state.history is None:
+            return logits
+        before = mx.concatenate([state.history, *self.drafted], axis=1) if self.drafted else state.history
+        history = before[:, before.shape[1] - processors.window :]
+        return processors.apply(logits, history, history[:, :0], state.length + ahead - 1, ids)
 
     def __call__(self, logits: mx.array, ahead: int, ids: mx.array | None = None) -> mx.array:
-        return self.sampler.choose(logits, self.length, ahead, ids, self.stream)
+        parts, state = self.parts, self.state
+        stream = parts.rule.draft_stream(parts.sampler)
+        token = parts.sampler.choose(logits, state.length, ahead, ids, stream)
+        self.drafted.append(token)
+        return token
 
 
 def _draft(parts: RoundParts, state: DecodeState, depth: int) -> Draft:
@@ -75,6 +111,4 @@ def _draft(parts: RoundParts, state: DecodeState, depth: int) -> Draft:
         return Draft(mx.zeros((state.token.shape[0], 0), dtype=mx.int32))
     if parts.drafter is None:
         raise AssertionError(f"depth {depth} without a drafter")
-    sampler, rule = parts.sampler, parts.rule
-    propose = _Propose(sampler, state.length, rule.draft_stream(sampler), rule.wants_offers(sampler))
-    return parts.drafter.draft(state, depth, propose)
+    return parts.drafter.draft(state, depth, _Propose(parts, state))

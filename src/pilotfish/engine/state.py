@@ -6,6 +6,8 @@ from typing import NamedTuple
 
 import mlx.core as mx
 
+from pilotfish.engine.logprobs import Logprobs
+
 Buffers = tuple[mx.array, ...]
 """Arrays of one layer's cache, batch first; for attention keys, values and maybe more (see the spec)."""
 
@@ -21,12 +23,14 @@ class DecodeState(NamedTuple):
     token: (B, 1) int32, the newest committed token; its keys do not exist yet.
     hidden: (B, 1, hidden), the target's hidden state (after the final norm) of the token before it.
     caches: one `Buffers` for each cache of the target.
+    history: (B, window) int32, the newest tokens up to `token`, for processors that look at them; None without any.
     """
 
     length: mx.array
     token: mx.array
     hidden: mx.array
     caches: tuple[Buffers, ...]
+    history: mx.array | None = None
 
 
 class Offer(NamedTuple):
@@ -56,11 +60,13 @@ class RoundResult(NamedTuple):
     state: the state after it.
     tokens: (B, depth + 1) int32; the first `accepted + 1` of a row are committed, the rest mean nothing.
     accepted: (B,) int32, leading drafts that were kept.
+    logprobs: of `tokens`, where they were asked for.
     """
 
     state: DecodeState
     tokens: mx.array
     accepted: mx.array
+    logprobs: Logprobs | None = None
 
 
 def row_positions(length: mx.array, rows: int) -> mx.array:

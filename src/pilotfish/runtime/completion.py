@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from pilotfish.engine.acceptance import RULES
 from pilotfish.engine.decode import Committed, Counts, DecodeLoop, Device, Progress, Row, prefill
 from pilotfish.engine.depth import AutoDepth, DepthPolicy, FixedDepth
+from pilotfish.engine.processors import Processors
 from pilotfish.engine.reuse import Kept, Marks, keep
 from pilotfish.engine.round import RoundParts
 from pilotfish.engine.sampling import Sampler
@@ -32,13 +33,19 @@ def complete(
     What it computed is left in `prefixes` for the next request, also where the caller stops half-way.
     """
     started = clock()
-    row = Row(prompt_length=len(request.prompt), max_tokens=request.max_tokens, eos=model.eos)
+    eos = frozenset[int]() if request.ignore_eos else model.eos
+    row = Row(prompt_length=len(request.prompt), max_tokens=request.max_tokens, eos=eos)
     sampler = Sampler([request.sampling], model.suppress, model.target.operations)
     drafter = model.drafter if request.depth else None
-    parts = RoundParts(model.target, drafter, RULES[request.acceptance], sampler)
+    processors = None
+    if not request.adjustments.changes_nothing:
+        processors = Processors([request.adjustments], model.target.vocab_size, [len(request.prompt)])
+    parts = RoundParts(model.target, drafter, RULES[request.acceptance], sampler, processors, request.logprobs)
     begun = prefixes.start(model, request.prompt) if prefixes else None
     marks = Marks(marks_of(model, request.prompt) if prefixes else ())
     state = prefill(model.target, request.prompt, device, progress=progress, start=begun, marks=marks)
+    if processors is not None:
+        state = state._replace(history=processors.begin([request.prompt]))
     loop = DecodeLoop(parts, _policy(model, request), state, [row], device, clock)
     prefilled = clock()
     answer = Answer(model.backend_tokenizer, request.prompt, request.stops, model.eos)
@@ -78,6 +85,7 @@ def _event(answer: Answer, committed: Committed, loop: DecodeLoop) -> Event:
         drafted=tuple(committed.drafted[:kept]),
         pieces=pieces,
         parts=_joined([part for parts in by_token for part in parts]),
+        logprobs=tuple(committed.logprobs[:kept]),
         finish_reason=row.finish_reason,
         stop_string=answer.stop_string,
     )

@@ -13,6 +13,8 @@ from pilotfish.store.library import Manifest
 PARAMETERS = {
     "temperature": "temperature", "top_k": "top_k", "top_p": "top_p", "min_p": "min_p", "seed": "seed",
     "num_predict": "max_tokens", "num_ctx": "context", "stop": "stop", "draft_num_predict": "max_depth",
+    "repeat_penalty": "repetition_penalty", "presence_penalty": "presence_penalty",
+    "frequency_penalty": "frequency_penalty", "repeat_last_n": "repeat_last_n",
 }  # fmt: skip
 
 

@@ -137,14 +137,23 @@ class Engine:
         room = (context - len(ids)) if context is not None else None
         if asked is None and room is None:
             raise OptionError("this checkpoint does not say how long its context is; give max_tokens")
+        max_tokens = min(n for n in (asked, room) if n is not None)
+        adjustments = request.adjustments(len(ids), max_tokens, self.model.eos)
+        if unknown := [i for i in adjustments.bias if not 0 <= i < self.model.target.vocab_size]:
+            raise OptionError(
+                f"logit_bias names token {unknown[0]}, but the vocabulary has {self.model.target.vocab_size}"
+            )
         return Prepared(
             prompt=ids,
-            max_tokens=min(n for n in (asked, room) if n is not None),
+            max_tokens=max_tokens,
             depth=depth,
             max_depth=most,
             acceptance=request.acceptance,
             sampling=request.sampling(self.model.generation_config, secrets.randbits(32)),
             stops=request.stops,
+            adjustments=adjustments,
+            ignore_eos=request.ignore_eos,
+            logprobs=request.logprobs,
         )
 
     def decode(

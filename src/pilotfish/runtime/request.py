@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pilotfish.engine.acceptance import RULES
+from pilotfish.engine.logprobs import MOST, TokenLogprob
+from pilotfish.engine.processors import Adjustments
 from pilotfish.engine.sampling import SamplingParams
 from pilotfish.errors import OptionError
 from pilotfish.text.answer import Kind, Part
@@ -43,6 +45,10 @@ class Request:
     max_depth: with "auto", at most so many.
     acceptance: "same-text" (the text of plain decoding) or "rejection" (the same distribution, more drafts kept).
     stop: strings that end the text and are not part of it.
+    repetition_penalty, presence_penalty, frequency_penalty: by what was generated; with `repeat_last_n`, by the newest
+        n tokens, those of the prompt included. logit_bias: added to the logits of token ids.
+    min_tokens: no end of text before so many. ignore_eos: an end of text is a token like any other.
+    logprobs: None for none, else log probabilities of every token and of so many of the likeliest.
     """
 
     max_tokens: int | None = None
@@ -56,6 +62,14 @@ class Request:
     max_depth: int | None = None
     acceptance: str = "same-text"
     stop: str | Sequence[str] = ()
+    repetition_penalty: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    repeat_last_n: int | None = None
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
+    min_tokens: int = 0
+    ignore_eos: bool = False
+    logprobs: int | None = None
 
     def __post_init__(self) -> None:
         if self.max_tokens is not None and self.max_tokens < 1:
@@ -70,6 +84,10 @@ class Request:
             raise OptionError(f"max_depth is {self.max_depth}; it must be 0 or a positive whole number")
         if self.acceptance not in RULES:
             raise OptionError(f"acceptance is {self.acceptance!r}; it must be one of: {', '.join(RULES)}")
+        if self.logprobs is not None and not 0 <= self.logprobs <= MOST:
+            raise OptionError(f"logprobs is {self.logprobs}; it must be between 0 and {MOST}")
+        if self.repeat_last_n is not None and self.repeat_last_n < -1:
+            raise OptionError(f"repeat_last_n is {self.repeat_last_n}; it must be -1 (all), 0 (off) or positive")
         if any(not s for s in self.stops):
             raise OptionError("a stop string is empty; leave it out or give at least one character")
 
@@ -91,6 +109,20 @@ class Request:
             top_p=pick("top_p", 1.0),
             min_p=pick("min_p", 0.0) or 0.0,
             seed=random_seed if self.seed is None else self.seed,
+        )
+
+    def adjustments(self, prompt_length: int, max_tokens: int, eos: frozenset[int]) -> Adjustments:
+        """How logits are changed. Raises OptionError."""
+        last, everything = self.repeat_last_n, prompt_length + max_tokens
+        return Adjustments(
+            repetition=1.0 if self.repetition_penalty is None else self.repetition_penalty,
+            presence=self.presence_penalty or 0.0,
+            frequency=self.frequency_penalty or 0.0,
+            window=max_tokens if last is None else everything if last < 0 else min(last, everything),
+            of_prompt=last is not None,
+            bias=self.logit_bias,
+            min_tokens=self.min_tokens,
+            eos=eos,
         )
 
 
@@ -145,6 +177,7 @@ class Event:
     text: the new text; `pieces` is the same text by token (a held-back piece comes with the token that released it).
     parts: the same with thinking and tool calls, in order.
     tokens: the new token ids, an end-of-text token included; drafted: which of them the drafter got right.
+    logprobs: of every token, where they were asked for.
     finish_reason: "stop" or "length" on the last event, which also carries the stats and the stop string, if any.
     """
 
@@ -153,18 +186,20 @@ class Event:
     drafted: tuple[bool, ...]
     pieces: tuple[str, ...]
     parts: tuple[Part, ...] = ()
+    logprobs: tuple[TokenLogprob, ...] = ()
     finish_reason: str | None = None
     stop_string: str | None = None
     stats: Stats | None = None
 
 
 class Completion(str):
-    """A generated text: a str that also knows its `thinking`, `calls`, `tokens`, `drafted` flags and `stats`."""
+    """A str that also knows its `thinking`, `calls`, `tokens`, `drafted` flags, `logprobs` and `stats`."""
 
     thinking: str
     calls: tuple[ToolCall, ...]
     tokens: tuple[int, ...]
     drafted: tuple[bool, ...]
+    logprobs: tuple[TokenLogprob, ...]
     stats: Stats
 
     @classmethod
@@ -175,6 +210,7 @@ class Completion(str):
         self.calls = tuple(p.call for p in parts if p.call is not None)
         self.tokens = tuple(t for e in events for t in e.tokens)
         self.drafted = tuple(d for e in events for d in e.drafted)
+        self.logprobs = tuple(p for e in events for p in e.logprobs)
         stats = events[-1].stats
         assert stats is not None, "the last event of a generation carries its stats"
         self.stats = stats
@@ -192,3 +228,6 @@ class Prepared:
     acceptance: str
     sampling: SamplingParams
     stops: tuple[str, ...] = field(default=())
+    adjustments: Adjustments = field(default_factory=Adjustments)
+    ignore_eos: bool = False
+    logprobs: int | None = None

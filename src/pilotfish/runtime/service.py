@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, TypeVar
 
 from pilotfish.config import Settings
+from pilotfish.engine.logprobs import TokenLogprob
 from pilotfish.runtime.defaults import completed
 from pilotfish.runtime.loaded import Engine, Prompt
 from pilotfish.runtime.models import Models, Resident
@@ -29,7 +30,8 @@ T = TypeVar("T")
 class Ask:
     """A request to a model by name. keep_alive: seconds that it stays in memory afterwards, None for the default.
 
-    before: token ids of earlier turns, put in front of the prompt.
+    before: token ids of earlier turns, put before the prompt. penalty_window: the newest tokens that penalties look
+    at where neither the request nor the model says; None for all that were generated.
     """
 
     model: str
@@ -37,6 +39,7 @@ class Ask:
     request: Request
     keep_alive: float | None = None
     before: tuple[int, ...] = ()
+    penalty_window: int | None = None
 
 
 class Begun(NamedTuple):
@@ -73,6 +76,7 @@ class Whole:
     calls: tuple[ToolCall, ...]
     finish_reason: str
     stop_string: str | None
+    logprobs: tuple[TokenLogprob, ...]
     stats: Stats
     seconds: float
 
@@ -105,6 +109,8 @@ class Service:
             job.check()
             engine = resident.engine
             prompt, request = completed(ask.prompt, ask.request, resident.manifest)
+            if request.repeat_last_n is None and ask.penalty_window is not None:
+                request = replace(request, repeat_last_n=ask.penalty_window)
             if self.settings.context:
                 request = replace(request, context=min(request.context or self.settings.context, self.settings.context))
             if ask.before:
@@ -134,12 +140,14 @@ class Service:
         begun: Begun | None = None
         last: Event | None = None
         parts: list[Part] = []
+        logprobs: list[TokenLogprob] = []
         async with aclosing(self.stream(ask)) as items:
             async for item in items:
                 if isinstance(item, Begun):
                     begun = item
                     continue
                 parts += item.parts
+                logprobs += item.logprobs
                 last = item
         assert begun is not None
         assert last is not None
@@ -151,6 +159,7 @@ class Service:
             calls=tuple(p.call for p in parts if p.call is not None),
             finish_reason=last.finish_reason or "stop",
             stop_string=last.stop_string,
+            logprobs=tuple(logprobs),
             stats=last.stats,
             seconds=time.monotonic() - started,
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
+from dataclasses import replace
 from time import monotonic
 from typing import Annotated, Any
 
@@ -14,20 +15,24 @@ from pydantic import Field
 from pilotfish.config import parse_duration
 from pilotfish.errors import OptionError
 from pilotfish.runtime.request import Chat, Event, Stats
+from pilotfish.runtime.request import Request as Options
 from pilotfish.runtime.service import Ask, Begun, Service
 from pilotfish.server import failures
 from pilotfish.server.bodies import Wire, body_of, described
 from pilotfish.server.streams import ndjson, unless_gone
 from pilotfish.server.translate import (
     NO_IMAGES,
+    OLLAMA_WINDOW,
     arguments_of,
     checked_tools,
     draft_statistics,
+    logprob_entries,
     new_id,
     paired,
     refuse,
     request_from,
     timestamp,
+    wanted_logprobs,
 )
 from pilotfish.text.answer import Kind, Part
 
@@ -112,16 +117,17 @@ async def generate(request: Request, body: Annotated[GenerateBody, Depends(body_
         raise OptionError("raw mode does not support template, system, or context")
     if not body.prompt:
         return await _load_only(service, model, keep_alive, {"response": ""})
-    request_options = request_from(body.options or {})
+    request_options = _options(body)
     if body.raw:
-        ask = Ask(model, body.prompt, request_options, keep_alive)
+        ask = Ask(model, body.prompt, request_options, keep_alive, penalty_window=OLLAMA_WINDOW)
     else:
         system = [{"role": "system", "content": body.system}] if body.system else []
         turn = Chat(
             (*system, {"role": "user", "content": body.prompt}), (), _thinking(body.think),
             template=_jinja(body.template),
         )  # fmt: skip
-        ask = Ask(model, turn, request_options, keep_alive, before=tuple(body.context or ()))
+        ask = Ask(model, turn, request_options, keep_alive, before=tuple(body.context or ()),
+                  penalty_window=OLLAMA_WINDOW)  # fmt: skip
     if body.debug_render_only:
         _, text = await service.render(ask)
         return JSONResponse({"model": model, "created_at": timestamp(), "_debug_info": {"rendered_template": text}})
@@ -159,13 +165,17 @@ async def _chunks(
         return {"model": model, "created_at": timestamp()}
 
     said: list[int] = []
+    logprobs: list[dict[str, Any]] = []
     calls = 0
     async with aclosing(items):
         async for item in items:
             assert isinstance(item, Event)
             said += item.tokens
+            logprobs += logprob_entries(item.logprobs, begun.engine.model.backend_tokenizer)
             for part in item.parts:
                 fields = shape(part.kind, part.text)
+                if logprobs:  # of all tokens up to here, with the first part
+                    fields["logprobs"], logprobs = logprobs, []
                 if part.call is not None:
                     fields = _call_fields(fields, part, calls)
                     calls += 1
@@ -174,6 +184,8 @@ async def _chunks(
                 last = {**head(), **shape(Kind.TEXT, ""), "done": True, "done_reason": item.finish_reason}
                 if context is not None:
                     last["context"] = [*begun.prepared.prompt, *said[: item.stats.delivered]]
+                if logprobs:
+                    last["logprobs"] = logprobs
                 yield {**last, **_metrics(begun, item.stats, monotonic() - arrived)}
 
 
@@ -206,6 +218,8 @@ def _merged(whole: dict[str, Any], chunk: dict[str, Any]) -> dict[str, Any]:
     for name in ("content", "thinking", "response"):
         if isinstance(whole.get(name), str):
             out[name] = whole[name] + chunk.get(name, "")
+    if whole.get("logprobs"):
+        out["logprobs"] = [*whole["logprobs"], *chunk.get("logprobs", [])]
     if whole.get("tool_calls"):
         out["tool_calls"] = [*whole["tool_calls"], *chunk.get("tool_calls", [])]
     return out
@@ -237,13 +251,16 @@ def _common(body: Common) -> tuple[str, float | None]:
     """Model and seconds to keep it, after refusing what is not supported yet."""
     if not body.model:
         raise OptionError("model is required")
-    if body.top_logprobs is not None and not 0 <= body.top_logprobs <= 20:
-        raise OptionError("top_logprobs must be between 0 and 20")
-    refuse(format=body.format, logprobs=body.logprobs, top_logprobs=body.top_logprobs)
+    refuse(format=body.format)
     try:
         return body.model, None if body.keep_alive is None else parse_duration(body.keep_alive)
     except ValueError as error:
         raise OptionError(f"keep_alive: {error}") from error
+
+
+def _options(body: Common) -> Options:
+    """The request's options. Raises OptionError."""
+    return replace(request_from(body.options or {}), logprobs=wanted_logprobs(body.logprobs, body.top_logprobs))
 
 
 def _thinking(think: bool | str | None) -> bool | None:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
+from dataclasses import replace
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Request
 from fastapi.responses import JSONResponse, Response
 
+from pilotfish.engine.logprobs import TokenLogprob
 from pilotfish.errors import OptionError
 from pilotfish.runtime.request import Chat, Event, Stats
 from pilotfish.runtime.request import Request as Options
@@ -18,15 +20,18 @@ from pilotfish.server import failures
 from pilotfish.server.bodies import Wire, body_of, described
 from pilotfish.server.streams import beating, data, sse, unless_gone
 from pilotfish.server.translate import (
+    bias_from,
     call_json,
     call_message,
     checked_tools,
     content_text,
     draft_statistics,
+    logprob_entries,
     new_id,
     paired,
     refuse,
     request_from,
+    wanted_logprobs,
 )
 from pilotfish.text.answer import Kind, Part
 from pilotfish.text.tools import ToolCall
@@ -60,6 +65,8 @@ class Sampling(Wire):
     frequency_penalty: float | None = None
     repetition_penalty: float | None = None
     logit_bias: dict[str, float] | None = None
+    min_tokens: int | None = None
+    ignore_eos: bool | None = None
     draft_num_predict: int | None = None
     options: dict[str, Any] | None = None
 
@@ -113,12 +120,10 @@ async def chat_completions(
     """Answer a conversation."""
     if not body.messages:
         raise OptionError("[] is too short - 'messages'")
-    if body.top_logprobs is not None and not 0 <= body.top_logprobs <= 20:
-        raise OptionError("top_logprobs must be between 0 and 20")
     wanted = (body.response_format or {}).get("type", "text")
     if wanted not in ("text", "json_object", "json_schema"):
         raise OptionError(f"response_format.type is {wanted!r}; it must be text, json_object or json_schema")
-    refuse(response_format=wanted != "text", logprobs=body.logprobs, top_logprobs=body.top_logprobs)
+    refuse(response_format=wanted != "text")
     tools, hidden = checked_tools(body.tools), body.tool_choice == "none"
     if tools and body.tool_choice not in (None, "auto", "none"):
         raise OptionError(f"tool_choice {body.tool_choice!r} is not supported yet; use auto or none")
@@ -129,14 +134,15 @@ async def chat_completions(
         thinking = extra.pop("enable_thinking") or False
     continues = messages[-1]["role"] == "assistant" and bool(messages[-1]["content"])
     chat = Chat(messages, () if hidden else tools, thinking, continues=continues, extra=extra)
-    ask = Ask(body.model, chat, options_of(body, body.max_completion_tokens))
+    asked = wanted_logprobs(body.logprobs, body.top_logprobs)
+    ask = Ask(body.model, chat, replace(options_of(body, body.max_completion_tokens), logprobs=asked))
     return await _answer(request, ask, body, _ChatShape(body.model))
 
 
 @router.post("/completions", openapi_extra=described(Completion))
 async def completions(request: Request, body: Annotated[Completion, Depends(body_of(Completion))]) -> Response:
     """Answer one prompt, as the only turn of a conversation; without a chat template, continue it."""
-    refuse(suffix=body.suffix, echo=body.echo, logprobs=body.logprobs)
+    refuse(suffix=body.suffix, echo=body.echo)
     prompt: Any = body.prompt
     if isinstance(prompt, list) and prompt and isinstance(prompt[0], str):
         if len(prompt) > 1:
@@ -148,7 +154,8 @@ async def completions(request: Request, body: Annotated[Completion, Depends(body
     resident = await service.load(body.model)
     if isinstance(prompt, str) and (resident.engine.model.template or resident.manifest.template):
         prompt = Chat(({"role": "user", "content": prompt},), thinking=False)
-    ask = Ask(body.model, prompt, options_of(body, None))
+    asked = None if body.logprobs is None else wanted_logprobs(True, body.logprobs)
+    ask = Ask(body.model, prompt, replace(options_of(body, None), logprobs=asked))
     return await _answer(request, ask, body, _TextShape(body.model))
 
 
@@ -156,7 +163,6 @@ def options_of(body: Sampling, max_completion_tokens: int | None) -> Options:
     """The request's options. Raises OptionError."""
     if body.n is not None and body.n != 1:
         raise OptionError("n must be 1")
-    refuse(logit_bias=body.logit_bias)
     limit = max_completion_tokens if body.max_tokens is None else body.max_tokens
     if limit is not None and limit < 1:
         raise OptionError(f"max_tokens is {limit}; it must be at least 1")
@@ -164,9 +170,10 @@ def options_of(body: Sampling, max_completion_tokens: int | None) -> Options:
         "num_predict": limit, "temperature": body.temperature, "top_p": body.top_p, "top_k": body.top_k,
         "min_p": body.min_p, "seed": body.seed, "stop": body.stop, "presence_penalty": body.presence_penalty,
         "frequency_penalty": body.frequency_penalty, "repetition_penalty": body.repetition_penalty,
-        "draft_num_predict": body.draft_num_predict,
+        "draft_num_predict": body.draft_num_predict, "min_tokens": body.min_tokens, "ignore_eos": body.ignore_eos,
     }  # fmt: skip
-    return request_from({**(body.options or {}), **{k: v for k, v in named.items() if v is not None}})
+    found = request_from({**(body.options or {}), **{k: v for k, v in named.items() if v is not None}})
+    return replace(found, logit_bias=bias_from(body.logit_bias))
 
 
 def thinking_of(effort: str | None) -> bool | None:
@@ -186,23 +193,27 @@ class _ChatShape:
                       "system_fingerprint": "fp_pilotfish"}  # fmt: skip
         self._calls = 0
 
-    def chunk(self, delta: dict[str, Any], reason: str | None = None) -> dict[str, Any]:
+    def chunk(
+        self, delta: dict[str, Any], reason: str | None = None, logprobs: list[dict[str, Any]] | None = None
+    ) -> dict[str, Any]:
         """One chunk of a stream."""
-        choice = {"index": 0, "delta": delta, "finish_reason": reason}
+        choice: dict[str, Any] = {"index": 0, "delta": delta, "finish_reason": reason}
+        if logprobs:
+            choice["logprobs"] = {"content": logprobs, "refusal": None}
         return {**self._head, "object": "chat.completion.chunk", "choices": [choice]}
 
     def first(self) -> dict[str, Any] | None:
         """What a stream begins with."""
         return self.chunk({"role": "assistant", "content": ""})
 
-    def part(self, part: Part) -> dict[str, Any]:
+    def part(self, part: Part, logprobs: list[dict[str, Any]]) -> dict[str, Any]:
         """A part of the answer."""
         if part.kind == Kind.THINKING:
-            return self.chunk({"reasoning": part.text, "reasoning_content": part.text})
+            return self.chunk({"reasoning": part.text, "reasoning_content": part.text}, logprobs=logprobs)
         if part.call is None:
-            return self.chunk({"content": part.text})
+            return self.chunk({"content": part.text}, logprobs=logprobs)
         self._calls += 1
-        return self.chunk({"tool_calls": [{"index": self._calls - 1, **_call(part.call)}]})
+        return self.chunk({"tool_calls": [{"index": self._calls - 1, **_call(part.call)}]}, logprobs=logprobs)
 
     def last(self, reason: str) -> dict[str, Any]:
         """The chunk that says why it ended."""
@@ -221,7 +232,9 @@ class _ChatShape:
         if answer.calls:
             message |= {"content": answer.text or None, "tool_calls": [_call(c) for c in answer.calls]}
             reason = "tool_calls" if reason == "stop" else reason
-        choice = {"index": 0, "message": message, "finish_reason": reason, "logprobs": None}
+        found = answer.logprobs
+        logprobs = {"content": _entries(answer.begun, found), "refusal": None} if found else None
+        choice = {"index": 0, "message": message, "finish_reason": reason, "logprobs": logprobs}
         return {**self._head, "object": "chat.completion", "choices": [choice], "usage": usage_of(answer.stats)}
 
 
@@ -232,16 +245,17 @@ class _TextShape:
         self._head = {"id": new_id("cmpl-"), "object": "text_completion", "created": int(time.time()), "model": model,
                       "system_fingerprint": "fp_pilotfish"}  # fmt: skip
 
-    def _text(self, text: str, reason: str | None) -> dict[str, Any]:
-        return {**self._head, "choices": [{"text": text, "index": 0, "finish_reason": reason, "logprobs": None}]}
+    def _text(self, text: str, reason: str | None, logprobs: list[dict[str, Any]] | None = None) -> dict[str, Any]:
+        found = _legacy(logprobs) if logprobs else None
+        return {**self._head, "choices": [{"text": text, "index": 0, "finish_reason": reason, "logprobs": found}]}
 
     def first(self) -> dict[str, Any] | None:
         """A stream begins with text."""
         return None
 
-    def part(self, part: Part) -> dict[str, Any]:
+    def part(self, part: Part, logprobs: list[dict[str, Any]]) -> dict[str, Any]:
         """A part of the answer; thinking was not asked for."""
-        return self._text(part.text if part.kind == Kind.TEXT else "", None)
+        return self._text(part.text if part.kind == Kind.TEXT else "", None, logprobs)
 
     def last(self, reason: str) -> dict[str, Any]:
         """The chunk that says why it ended."""
@@ -253,7 +267,8 @@ class _TextShape:
 
     def whole(self, answer: Whole) -> dict[str, Any]:
         """The answer as one object."""
-        return {**self._text(answer.text, answer.finish_reason), "usage": usage_of(answer.stats)}
+        logprobs = _entries(answer.begun, answer.logprobs)
+        return {**self._text(answer.text, answer.finish_reason, logprobs), "usage": usage_of(answer.stats)}
 
 
 async def _answer(request: Request, ask: Ask, body: Sampling, shape: _ChatShape | _TextShape) -> Response:
@@ -264,10 +279,11 @@ async def _answer(request: Request, ask: Ask, body: Sampling, shape: _ChatShape 
     begun = await anext(items)  # errors before the first byte get a status of their own
     assert isinstance(begun, Begun)
     with_usage = bool(body.stream_options and body.stream_options.include_usage)
-    return sse(_frames(items, shape, with_usage), lambda error: data(failures.openai(error)))
+    return sse(_frames(items, begun, shape, with_usage), lambda error: data(failures.openai(error)))
 
 
-async def _frames(items: Any, shape: _ChatShape | _TextShape, with_usage: bool) -> AsyncGenerator[str]:
+async def _frames(items: Any, begun: Begun, shape: _ChatShape | _TextShape, with_usage: bool) -> AsyncGenerator[str]:
+    logprobs: list[dict[str, Any]] = []
     first = shape.first()
     if first is not None:
         yield data(first)
@@ -277,13 +293,34 @@ async def _frames(items: Any, shape: _ChatShape | _TextShape, with_usage: bool) 
                 yield ": keepalive\n\n"
                 continue
             assert isinstance(item, Event)
+            logprobs += _entries(begun, item.logprobs)
             for part in item.parts:
-                yield data(shape.part(part))
+                yield data(shape.part(part, logprobs))
+                logprobs = []  # of all tokens up to here, with the first part
             if item.stats:
+                if logprobs:
+                    yield data(shape.part(Part(Kind.TEXT, ""), logprobs))
                 yield data(shape.last(item.finish_reason or "stop"))
                 if with_usage:
                     yield data(shape.usage(item.stats))
     yield "data: [DONE]\n\n"
+
+
+def _entries(begun: Begun, found: Sequence[TokenLogprob]) -> list[dict[str, Any]]:
+    return logprob_entries(found, begun.engine.model.backend_tokenizer)
+
+
+def _legacy(entries: list[dict[str, Any]]) -> dict[str, Any]:
+    """Log probabilities as the older completions give them."""
+    offsets, at = [], 0
+    for e in entries:
+        offsets.append(at)
+        at += len(e["token"])
+    return {
+        "tokens": [e["token"] for e in entries], "token_logprobs": [e["logprob"] for e in entries],
+        "top_logprobs": [{t["token"]: t["logprob"] for t in e["top_logprobs"]} for e in entries],
+        "text_offset": offsets,
+    }  # fmt: skip
 
 
 def usage_of(stats: Stats) -> dict[str, Any]:

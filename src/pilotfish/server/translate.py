@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from pilotfish.engine.logprobs import MOST, TokenLogprob
 from pilotfish.errors import CapabilityError, OptionError
 from pilotfish.runtime.request import AUTO, Request, Stats
 from pilotfish.text.template import Message, Tool
@@ -22,13 +23,15 @@ _UNSET = (None, "")
 # Options that Ollama's clients send and that mean nothing here.
 WITHOUT_EFFECT = {
     "num_keep", "num_batch", "num_gpu", "main_gpu", "num_thread", "use_mmap", "use_mlock", "numa", "low_vram", "f16_kv",
-    "vocab_only", "penalize_newline", "repeat_last_n", "logits_all", "embedding_only",
+    "vocab_only", "penalize_newline", "logits_all", "embedding_only",
 }  # fmt: skip
 # Options that would change the text and are not honoured: neutral values pass, others are refused.
-NEUTRAL: dict[str, float] = {
-    "repeat_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0, "typical_p": 1.0, "tfs_z": 1.0,
-    "mirostat": 0.0, "repetition_penalty": 1.0,
+NEUTRAL: dict[str, float] = {"typical_p": 1.0, "tfs_z": 1.0, "mirostat": 0.0}
+PENALTIES = {
+    "repeat_penalty": "repetition_penalty", "repetition_penalty": "repetition_penalty",
+    "presence_penalty": "presence_penalty", "frequency_penalty": "frequency_penalty",
 }  # fmt: skip
+OLLAMA_WINDOW = 64  # tokens that its penalties look at
 _mentioned: set[str] = set()
 
 
@@ -77,12 +80,45 @@ def request_from(options: Mapping[str, Any]) -> Request:
             fields["stop"] = stops(value)
         elif name == "draft_num_predict":
             fields |= draft_depth(value)
+        elif name in PENALTIES:
+            fields[PENALTIES[name]] = number(name, value)
+        elif name in ("repeat_last_n", "min_tokens"):
+            fields[name] = number(name, value, int)
+        elif name == "ignore_eos":
+            fields[name] = bool(value)
         elif name in NEUTRAL:
             refuse_unless_neutral(name, number(name, value))
         elif name not in _mentioned:
             _mentioned.add(name)
             log.warning("option %r %s", name, "has no effect" if name in WITHOUT_EFFECT else "is not known; ignored")
     return Request(**fields)
+
+
+def bias_from(value: Mapping[str, float] | None) -> dict[int, float]:
+    """A logit bias by token id. Raises OptionError for keys that are no ids."""
+    try:
+        return {int(k): float(v) for k, v in (value or {}).items()}
+    except ValueError as error:
+        raise OptionError(f"logit_bias must map token ids to numbers: {error}") from error
+
+
+def wanted_logprobs(asked: bool | None, top: int | None) -> int | None:
+    """How many alternatives, or None where no log probabilities are asked for. Raises OptionError."""
+    if top is not None and not 0 <= top <= MOST:
+        raise OptionError(f"top_logprobs must be between 0 and {MOST}")
+    if top and not asked:
+        raise OptionError("top_logprobs needs logprobs to be true")
+    return (top or 0) if asked else None
+
+
+def logprob_entries(found: Sequence[TokenLogprob], tokenizer: Any) -> list[dict[str, Any]]:
+    """Tokens with their log probabilities, as Ollama's and OpenAI's clients read them. `tokenizer`: tokenizers'."""
+
+    def entry(token: int, value: float) -> dict[str, Any]:
+        text = tokenizer.decode([token], skip_special_tokens=False)
+        return {"token": text, "logprob": value, "bytes": list(text.encode())}
+
+    return [{**entry(p.token, p.logprob), "top_logprobs": [entry(t, v) for t, v in p.top]} for p in found]
 
 
 def draft_depth(value: Any) -> dict[str, Any]:

@@ -16,8 +16,15 @@ class Propose(Protocol):
     def wants_offers(self) -> bool:
         """Whether the draft must carry what its tokens were drawn from."""
 
+    @property
+    def adjusts(self) -> bool:
+        """Whether `adjusted` changes anything."""
+
+    def adjusted(self, logits: mx.array, ahead: int, ids: mx.array | None) -> mx.array:
+        """The same logits with penalties and biases, as the target's will be; given to `__call__` afterwards."""
+
     def __call__(self, logits: mx.array, ahead: int, ids: mx.array | None = None) -> mx.array:
-        """(B, 1, M) logits for position length + ahead -> token (B, 1) int32.
+        """(B, 1, M) adjusted logits for position length + ahead -> token (B, 1) int32.
 
         `ids` (B, 1, M) int32 names the tokens that the logits stand for; without it, logit j is token j.
         """

@@ -136,18 +136,21 @@ class Gemma4Assistant:
         token, hidden = state.token, state.hidden
         tokens: list[mx.array] = []
         offers: list[Offer] = []
-        operations, ordered = self.target.operations, self.model.args.use_ordered_embeddings
+        operations = self.target.operations
+        # The choice of clusters, and penalties, are made of MLX's own operations, which cannot be fused with ours.
+        in_pieces = self.model.args.use_ordered_embeddings or propose.adjusts
         for j in range(depth):
             x, hidden = self.network.step(self.target.embed(token), hidden, views)
-            if ordered:  # the choice of clusters is made of MLX's own operations, which cannot be fused with ours
+            if in_pieces:
                 x, hidden = operations.fuse([x, hidden])
             logits, ids = self.network.head(x)
+            logits = propose.adjusted(logits, 1 + j, ids)
             token = propose(logits, 1 + j, ids)
             tokens.append(token)
             if propose.wants_offers:
                 offers.append(Offer(logits, ids))
         made = [operations.concatenate(tokens), *(offer.logits for offer in offers)]
-        together, *logits_of = made if ordered else operations.fuse(made)
+        together, *logits_of = made if in_pieces else operations.fuse(made)
         return Draft(together, tuple(Offer(new, old.ids) for new, old in zip(logits_of, offers, strict=True)))
 
     def _views(self, state: DecodeState) -> dict[str, View]:
