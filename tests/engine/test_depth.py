@@ -124,6 +124,22 @@ def test_drafting_comes_back_within_64_rounds_when_it_pays_again():
     assert rounds <= 64
 
 
+def test_a_cost_that_was_timed_in_a_bad_moment_is_timed_again():
+    """A busy machine met every round with one draft; when it is quiet again, drafting must come back."""
+    memory = DepthMemory(MAX)
+    costs = memory.costs(1)
+    for _ in range(30):
+        costs.observe(0, 1.0)
+        for depth in (1, 2, 4):
+            costs.observe(depth, 2.5 + 0.1 * depth)
+    memory.rounds = memory.timed = 1000
+    depths: list[int] = []
+    for seed in range(12):
+        depths += simulate(AutoDepth(memory), Machine(COSTS["linear"]), STEADY["p=0.5"], 200, seed).depths
+
+    assert sum(d > 0 for d in depths[-100:]) > 80
+
+
 def test_a_round_that_was_cut_short_teaches_nothing_about_the_drafts_it_did_not_reach():
     policy, memory = settled(STEADY["p=0.8"])
     before = memory.acceptance.probabilities()

@@ -15,11 +15,12 @@ from typing import NamedTuple
 import mlx.core as mx
 
 from pilotfish.engine import batch
+from pilotfish.engine.constraints import Constraint
 from pilotfish.engine.depth import DepthPolicy, Kept, RoundSeen
 from pilotfish.engine.logprobs import Logprobs, TokenLogprob
 from pilotfish.engine.reuse import Marks, Start
-from pilotfish.engine.round import RoundParts, run_round
-from pilotfish.engine.state import DecodeState, RoundResult
+from pilotfish.engine.round import RoundParts, draft_round, run_round
+from pilotfish.engine.state import DecodeState, Draft, RoundResult
 from pilotfish.engine.target import Target
 
 AWAY = 0.25  # of a round's time with the caller, from which on it says nothing about the device
@@ -127,6 +128,8 @@ class _InFlight(NamedTuple):
     behind: bool  # dispatched while another round was in flight, so the device went straight on to it
     packed: mx.array  # (B, 1 + depth + 1): accepted, then tokens
     logprobs: Logprobs | None
+    asked: int  # drafts that the policy wanted; a grammar may have cut some off
+    forced: bool  # drafts came from a grammar, so they say nothing about the drafter
 
 
 def prefill(
@@ -171,7 +174,9 @@ class DecodeLoop:
     """Decodes B prefilled rows until each has finished. Iterate `steps`; call `stop` to end a row at a token."""
 
     def __init__(self, parts: RoundParts, policy: DepthPolicy, state: DecodeState, rows: Sequence[Row],
-                 device: Device, clock: Callable[[], float] = time.perf_counter) -> None:  # fmt: skip
+                 device: Device, clock: Callable[[], float] = time.perf_counter,
+                 constraint: Constraint | None = None) -> None:  # fmt: skip
+        self.constraint = constraint  # of the only row
         self.parts, self.policy, self.device, self._clock = parts, policy, device, clock
         self._completed: float | None = None  # when the last round was read
         self._away = 0.0  # what the caller took since then
@@ -185,7 +190,7 @@ class DecodeLoop:
     def steps(self) -> Iterator[list[Committed]]:
         """Yield what each round committed, by row, one round after it was dispatched."""
         while self._live:
-            while len(self._in_flight) < 2 and self._another_is_needed():
+            while len(self._in_flight) < (2 if self.constraint is None else 1) and self._another_is_needed():
                 if not self._another_fits():
                     if self._in_flight:
                         break  # the tails are full: let the device finish, then settle
@@ -221,16 +226,34 @@ class DecodeLoop:
         # Right after prefill there is no hidden state yet to draft from.
         depth = 0 if self._first else self.policy.next_depth(len(self._live))
         self._first = False
-        tokens = max(row.length for row in self._live) + self._ahead() + depth + 1
+        most = depth if self.constraint is None else self.parts.target.max_depth
+        tokens = max(row.length for row in self._live) + self._ahead() + most + 1
         caches = tuple(
             s.with_capacity(b, tokens) for s, b in zip(self.parts.target.specs, self._state.caches, strict=True)
         )
-        result = run_round(self.parts, self._state._replace(caches=caches), depth)
+        state, forced = self._state._replace(caches=caches), False
+        if self.constraint is None:
+            result = run_round(self.parts, state, depth)
+        else:
+            result, forced = self._constrained(self.constraint, state, depth)
         packed = mx.concatenate([result.accepted[:, None], result.tokens], axis=1)
         self.device.dispatch(result, packed)
         self._state = result.state
-        flight = _InFlight(list(self._live), depth, bool(self._in_flight), packed, result.logprobs)
+        made = int(result.tokens.shape[1]) - 1
+        flight = _InFlight(list(self._live), made, bool(self._in_flight), packed, result.logprobs, depth, forced)
         self._in_flight.append(flight)
+
+    def _constrained(self, constraint: Constraint, state: DecodeState, depth: int) -> tuple[RoundResult, bool]:
+        """A round under a grammar: drafts are made and read first, so that every row can be masked."""
+        # What the grammar dictates needs no drafter, and there is one only where drafting is on at all.
+        drafts = constraint.forced(self.parts.target.max_depth) if self.parts.drafter is not None else []
+        forced = bool(drafts)
+        if not forced and depth:
+            first = mx.array(constraint.masks([])[0])[None]
+            (drafts,) = self.device.read(draft_round(self.parts, state, depth, first).tokens)
+        bits, allowed = constraint.masks(drafts)
+        draft = Draft(mx.array([drafts[:allowed]], dtype=mx.int32).reshape(1, allowed))
+        return run_round(self.parts, state, allowed, draft, mx.array(bits)[None]), forced
 
     def _another_is_needed(self) -> bool:
         """False when every row is sure to finish in the rounds already in flight, which bring a token each."""
@@ -250,10 +273,13 @@ class DecodeLoop:
             said = [p._replace(token=t) for p, t in zip(logprobs, tokens[:taken], strict=False)]
             row.logprobs += said
             self.counts.add(flight.depth, min(accepted, taken))
-            kept.append(Kept(min(accepted, taken), accepted < flight.depth and taken == accepted + 1))
+            kept.append(Kept(min(accepted, taken), accepted < flight.asked and taken == accepted + 1))
+            if self.constraint is not None:
+                self.constraint.commit(row.tokens[-taken:])
             step.append(Committed(row, row.tokens[-taken:], row.drafted[-taken:], said))
         self.counts.plain_seconds += seconds if seconds is not None and flight.depth == 0 else 0.0
-        self.policy.observe(RoundSeen(flight.depth, len(flight.rows), kept, seconds))
+        if not flight.forced:
+            self.policy.observe(RoundSeen(flight.asked, len(flight.rows), kept, seconds))
         return step
 
     def _seconds(self, flight: _InFlight) -> float | None:

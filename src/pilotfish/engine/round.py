@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 import mlx.core as mx
 
 from pilotfish.engine.acceptance import AcceptanceRule
+from pilotfish.engine.constraints import masked, masked_named
 from pilotfish.engine.drafters import Drafter
 from pilotfish.engine.logprobs import logprobs
 from pilotfish.engine.processors import Processors
@@ -37,12 +38,15 @@ class RoundParts:
         return replace(self, sampler=self.sampler.select(rows), processors=processors)
 
 
-def run_round(parts: RoundParts, state: DecodeState, depth: int) -> RoundResult:
+def run_round(
+    parts: RoundParts, state: DecodeState, depth: int, draft: Draft | None = None, bits: mx.array | None = None
+) -> RoundResult:
     """Draft `depth` tokens, verify them in one pass of `depth + 1` rows, keep those that hold.
 
     The caller has made room for `depth + 1` more tokens (`CacheSpec.with_capacity`); the device cannot ask for it.
+    draft: of `depth` tokens, where they are made already. bits: (B, depth + 1, words), what may be chosen in each row.
     """
-    draft = _draft(parts, state, depth)
+    draft = draft or draft_round(parts, state, depth)
     rows = parts.target.operations.concatenate([state.token, draft.tokens]) if depth else state.token
 
     specs = parts.target.specs
@@ -52,6 +56,8 @@ def run_round(parts: RoundParts, state: DecodeState, depth: int) -> RoundResult:
     raw, history = logits, state.history
     if parts.processors is not None and history is not None:
         logits = parts.processors.apply(raw, history, draft.tokens, state.length)
+    if bits is not None:
+        logits = masked(logits, bits)
     tokens, accepted = parts.rule.judge(parts.sampler, draft, logits, state.length)
     if parts.processors is not None and history is not None:
         history = parts.processors.advance(history, tokens, accepted)
@@ -80,6 +86,7 @@ class _Propose:
 
     parts: RoundParts
     state: DecodeState
+    first_bits: mx.array | None
     drafted: list[mx.array] = field(default_factory=list)
 
     @property
@@ -88,10 +95,12 @@ class _Propose:
 
     @property
     def adjusts(self) -> bool:
-        return self.parts.processors is not None
+        return self.parts.processors is not None or self.first_bits is not None
 
     def adjusted(self, logits: mx.array, ahead: int, ids: mx.array | None) -> mx.array:
         processors, state = self.parts.processors, self.state
+        if self.first_bits is not None and not self.drafted:
+            logits = masked(logits, self.first_bits) if ids is None else masked_named(logits, self.first_bits, ids)
         if processors is None or state.history is None:
             return logits
         before = mx.concatenate([state.history, *self.drafted], axis=1) if self.drafted else state.history
@@ -106,9 +115,10 @@ class _Propose:
         return token
 
 
-def _draft(parts: RoundParts, state: DecodeState, depth: int) -> Draft:
+def draft_round(parts: RoundParts, state: DecodeState, depth: int, first_bits: mx.array | None = None) -> Draft:
+    """A round's drafts alone. first_bits: (B, 1, words), what the first of them may be."""
     if depth == 0:
         return Draft(mx.zeros((state.token.shape[0], 0), dtype=mx.int32))
     if parts.drafter is None:
         raise AssertionError(f"depth {depth} without a drafter")
-    return parts.drafter.draft(state, depth, _Propose(parts, state))
+    return parts.drafter.draft(state, depth, _Propose(parts, state, first_bits))

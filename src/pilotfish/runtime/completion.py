@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from pilotfish.engine.acceptance import RULES
+from pilotfish.engine.acceptance import RULES, SameText
 from pilotfish.engine.decode import Committed, Counts, DecodeLoop, Device, Progress, Row, prefill
 from pilotfish.engine.depth import AutoDepth, DepthPolicy, FixedDepth
 from pilotfish.engine.processors import Processors
@@ -16,7 +16,8 @@ from pilotfish.engine.sampling import Sampler
 from pilotfish.engine.state import DecodeState
 from pilotfish.runtime.prefixes import PrefixCache, marks_of
 from pilotfish.runtime.request import AUTO, Event, Prepared, Stats
-from pilotfish.text.answer import Answer, Kind, Part
+from pilotfish.text.answer import Answer, Kind, Markers, Part
+from pilotfish.text.grammar import GrammarConstraint
 
 if TYPE_CHECKING:
     from pilotfish.runtime.loaded import LoadedModel
@@ -40,13 +41,15 @@ def complete(
     processors = None
     if not request.adjustments.changes_nothing:
         processors = Processors([request.adjustments], model.target.vocab_size, [len(request.prompt)])
-    parts = RoundParts(model.target, drafter, RULES[request.acceptance], sampler, processors, request.logprobs)
+    # Under a grammar drafts may come from the grammar itself, without a distribution to judge them by.
+    rule = RULES[request.acceptance if request.schema is None else SameText.name]
+    parts = RoundParts(model.target, drafter, rule, sampler, processors, request.logprobs)
     begun = prefixes.start(model, request.prompt) if prefixes else None
     marks = Marks(marks_of(model, request.prompt) if prefixes else ())
     state = prefill(model.target, request.prompt, device, progress=progress, start=begun, marks=marks)
     if processors is not None:
         state = state._replace(history=processors.begin([request.prompt]))
-    loop = DecodeLoop(parts, _policy(model, request), state, [row], device, clock)
+    loop = DecodeLoop(parts, _policy(model, request), state, [row], device, clock, _constraint(model, request))
     prefilled = clock()
     answer = Answer(model.backend_tokenizer, request.prompt, request.stops, model.eos)
 
@@ -108,6 +111,15 @@ def _kept(model: LoadedModel, request: Prepared, row: Row, prefilled: DecodeStat
     if row.final_state is not None and model.target.can_roll_back:
         return keep(specs, [*request.prompt, *row.tokens[:-1]], row.final_state, marks)
     return keep(specs, request.prompt[:-1], prefilled, marks)
+
+
+def _constraint(model: LoadedModel, request: Prepared) -> GrammarConstraint | None:
+    if request.schema is None:
+        return None
+    marks, grammar = Markers.of(model.backend_tokenizer), model.grammar_tokenizer
+    return GrammarConstraint(
+        grammar.matcher(request.schema), grammar.vocab, model.eos, marks.channel, marks.channel_end, request.thinks
+    )
 
 
 def _policy(model: LoadedModel, request: Prepared) -> DepthPolicy:

@@ -6,6 +6,7 @@ import secrets
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,7 @@ from pilotfish.runtime.request import AUTO, Chat, Completion, Event, Prepared, R
 from pilotfish.store import checkpoint, names
 from pilotfish.store.library import NO_DRAFTER, Library, Manifest
 from pilotfish.text import template
+from pilotfish.text.grammar import GrammarTokenizer
 
 MAX_DEPTH = 16
 Prompt = str | Chat | Sequence[template.Message] | Sequence[int]
@@ -60,6 +62,11 @@ class LoadedModel:
     depth_memory: DepthMemory
     turn_token: int | None
     longest_token: int  # in characters
+
+    @cached_property
+    def grammar_tokenizer(self) -> GrammarTokenizer:
+        """The tokenizer for grammars, made when the first one is asked for."""
+        return GrammarTokenizer(self.backend_tokenizer, self.target.vocab_size, self.eos)
 
     @property
     def can_think(self) -> bool:
@@ -138,6 +145,9 @@ class Engine:
         if asked is None and room is None:
             raise OptionError("this checkpoint does not say how long its context is; give max_tokens")
         max_tokens = min(n for n in (asked, room) if n is not None)
+        schema = request.schema
+        if schema is not None:
+            self.model.grammar_tokenizer.matcher(schema)  # a schema that cannot be used is refused here
         adjustments = request.adjustments(len(ids), max_tokens, self.model.eos)
         if unknown := [i for i in adjustments.bias if not 0 <= i < self.model.target.vocab_size]:
             raise OptionError(
@@ -154,6 +164,8 @@ class Engine:
             adjustments=adjustments,
             ignore_eos=request.ignore_eos,
             logprobs=request.logprobs,
+            schema=schema,
+            thinks=isinstance(prompt, Chat) and self._thinks(prompt),
         )
 
     def decode(
@@ -206,11 +218,13 @@ class Engine:
             raise CapabilityError(f'"{model.name}" does not support tools')
         if chat.thinking and not model.can_think:
             raise CapabilityError(f'"{model.name}" does not support thinking')
-        thinking = model.can_think if chat.thinking is None else chat.thinking
         return {
-            "tools": chat.tools, "thinking": thinking, "template": chat.template, "continues": chat.continues,
+            "tools": chat.tools, "thinking": self._thinks(chat), "template": chat.template, "continues": chat.continues,
             "extra": chat.extra,
         }  # fmt: skip
+
+    def _thinks(self, chat: Chat) -> bool:
+        return self.model.can_think if chat.thinking is None else chat.thinking
 
     def _depth(self, request: Request) -> tuple[int | str, int]:
         """What was asked for, and the most drafts a round may have."""

@@ -49,6 +49,7 @@ class Request:
         n tokens, those of the prompt included. logit_bias: added to the logits of token ids.
     min_tokens: no end of text before so many. ignore_eos: an end of text is a token like any other.
     logprobs: None for none, else log probabilities of every token and of so many of the likeliest.
+    format: "json" for any JSON object, or a JSON schema that the text must satisfy; thinking before it is free.
     """
 
     max_tokens: int | None = None
@@ -70,6 +71,7 @@ class Request:
     min_tokens: int = 0
     ignore_eos: bool = False
     logprobs: int | None = None
+    format: str | Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
         if self.max_tokens is not None and self.max_tokens < 1:
@@ -110,6 +112,17 @@ class Request:
             min_p=pick("min_p", 0.0) or 0.0,
             seed=random_seed if self.seed is None else self.seed,
         )
+
+    @property
+    def schema(self) -> dict[str, Any] | None:
+        """The JSON schema that the text must satisfy, if any. Raises OptionError."""
+        if self.format is None or self.format == "":
+            return None
+        if self.format == "json":
+            return {"type": "object"}
+        if isinstance(self.format, str):
+            raise OptionError(f"format is {self.format!r}; it must be json or a JSON schema")
+        return dict(self.format)
 
     def adjustments(self, prompt_length: int, max_tokens: int, eos: frozenset[int]) -> Adjustments:
         """How logits are changed. Raises OptionError."""
@@ -231,3 +244,5 @@ class Prepared:
     adjustments: Adjustments = field(default_factory=Adjustments)
     ignore_eos: bool = False
     logprobs: int | None = None
+    schema: dict[str, Any] | None = None
+    thinks: bool = False

@@ -81,6 +81,8 @@ class Answer:
             return self._end_call()
         text = self._detokenizer.add(token)
         parts = self._in_kind(text)
+        if token in (marks.channel, marks.channel_end, marks.call):
+            parts += self._in_kind(self._detokenizer.cut())
         if token in (marks.channel, marks.call):
             parts += self._held()
         if token == marks.channel:

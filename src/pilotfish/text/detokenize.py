@@ -32,6 +32,12 @@ class Detokenizer:
         self._pending.clear()
         return text
 
+    def cut(self) -> str:
+        """What `finish` gives, before text of another kind goes on."""
+        text = self.finish()
+        self._stream = DecodeStream(ids=self._context, skip_special_tokens=True)
+        return text
+
     def finish(self) -> str:
         """Text of bytes that never became a character, as U+FFFD."""
         before = self._tokenizer.decode(self._context, skip_special_tokens=True)

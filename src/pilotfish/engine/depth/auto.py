@@ -91,6 +91,8 @@ class AutoDepth:
             if self._since_look >= self._back_every and self.max_depth:
                 self._since_look, self._follow_ups = 0, 1
                 self._back_every = min(2 * self._back_every, BACK_AT_MOST)
+                # What one draft costs may have been timed in a bad moment: only a longer look can be timed again.
+                self._probes = [1] * (0 if memory.costs(rows).is_known(1) else LOOK - 1)
                 return 1
             return 0
         if memory.since_plain >= memory.plain_every:

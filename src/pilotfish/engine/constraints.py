@@ -1,0 +1,44 @@
+"""Which tokens may follow: what a grammar tells the decode loop.
+
+A grammar lives on the host, so a constrained round reads its drafts back once, before verification: row i is masked
+by the grammar's state after drafts[:i], as plain decoding would mask it. Forbidden drafts are cut off there.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import mlx.core as mx
+
+
+class Constraint(Protocol):
+    """The state of one sequence's grammar, after its committed tokens."""
+
+    def forced(self, most: int) -> list[int]:
+        """Up to `most` tokens that the grammar all but dictates next: good drafts that need no drafter."""
+
+    def masks(self, drafts: Sequence[int]) -> tuple[Any, int]:
+        """What may follow the committed tokens, and each draft after those before it; the state stays as it is.
+
+        int32 words (rows, words) in a numpy array, where bit t % 32 of word t // 32 says whether token t may come, and
+        how many leading drafts may: there is one row more.
+        """
+
+    def commit(self, tokens: Sequence[int]) -> None:
+        """Tokens are final."""
+
+
+def masked(logits: mx.array, bits: mx.array) -> mx.array:
+    """(B, N, V) logits with those of forbidden tokens at minus infinity; bits (B, N, words) int32."""
+    shifts = mx.arange(32, dtype=mx.uint32)
+    flags = (bits.astype(mx.uint32)[..., None] >> shifts) & 1
+    flags = flags.reshape(*bits.shape[:2], -1)[..., : logits.shape[-1]]
+    return mx.where(flags == 1, logits, -math.inf)
+
+
+def masked_named(logits: mx.array, bits: mx.array, ids: mx.array) -> mx.array:
+    """The same for logits (B, N, M) of the tokens that `ids` (B, N, M) name."""
+    words = mx.take_along_axis(bits.astype(mx.uint32), (ids // 32).astype(mx.int32), axis=-1)
+    return mx.where((words >> (ids % 32).astype(mx.uint32)) & 1 == 1, logits, -math.inf)

@@ -1,0 +1,129 @@
+"""JSON and JSON schemas as constraints, through llguidance."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from llguidance import LLMatcher, LLTokenizer
+from llguidance.numpy import fill_next_token_bitmask
+from tokenizers import Tokenizer
+
+from pilotfish.errors import OptionError
+
+ANY_OBJECT = {"type": "object"}
+# No blanks between the parts of a value: a model that likes blanks would never come to its end.
+OPTIONS: Any = {"whitespace_flexible": False, "lenient": False}
+
+
+class GrammarConstraint:
+    """What a grammar allows next (`engine.constraints.Constraint`).
+
+    thinks: the answer may begin with a channel of thinking, which is free; the grammar begins where it ends.
+    """
+
+    def __init__(
+        self, matcher: LLMatcher, vocab: int, eos: frozenset[int], channel: int | None, channel_end: int | None,
+        thinks: bool,
+    ) -> None:  # fmt: skip
+        self._matcher, self._vocab, self._eos = matcher, vocab, sorted(eos)
+        self._channel, self._channel_end = channel, channel_end
+        self._before = thinks and channel is not None  # no token yet
+        self._thinking = False
+        self._ended = False
+
+    def forced(self, most: int) -> list[int]:
+        """Tokens that the grammar all but dictates."""
+        if self._before or self._thinking or self._ended or self._matcher.is_stopped():
+            return []
+        return list(self._matcher.compute_ff_tokens())[:most]
+
+    def masks(self, drafts: Sequence[int]) -> tuple[Any, int]:
+        """Bits of each row, and how many leading drafts are allowed."""
+        kept = self._before, self._thinking, self._ended
+        rows, consumed = [self._row()], 0
+        for token in drafts:
+            if not rows[-1][token // 32] >> (token % 32) & 1:
+                break
+            consumed += self._advance(token)
+            rows.append(self._row())
+        if consumed:
+            self._matcher.rollback(consumed)
+        self._before, self._thinking, self._ended = kept
+        return np.stack(rows), len(rows) - 1
+
+    def commit(self, tokens: Sequence[int]) -> None:
+        """Tokens are final."""
+        for token in tokens:
+            self._advance(token)
+
+    def _advance(self, token: int) -> int:
+        """Go on by one token; how many the matcher took."""
+        if self._ended:
+            return 0
+        if token in self._eos:
+            self._ended = True
+            return 0
+        if self._thinking:
+            self._thinking = token != self._channel_end
+            return 0
+        before, self._before = self._before, False
+        if before and token == self._channel:
+            self._thinking = True
+            return 0
+        self._matcher.consume_token(token)
+        return 1
+
+    def _row(self) -> Any:
+        words = np.full(((self._vocab + 31) // 32,), -1, dtype=np.int32)
+        if self._ended:
+            return words
+        if self._thinking:  # anything but an end, or there would be no value
+            for token in self._eos:
+                _set(words, token, False)
+            return words
+        if self._matcher.is_stopped():
+            words[:] = 0
+            for token in self._eos:
+                _set(words, token, True)
+            return words
+        bitmask = words[None]
+        fill_next_token_bitmask(self._matcher, bitmask)
+        if self._before and self._channel is not None:
+            _set(words, self._channel, True)
+        return words
+
+
+def _set(words: Any, token: int, on: bool) -> None:
+    bit = np.uint32(1 << (token % 32)).view(np.int32)
+    words[token // 32] = words[token // 32] | bit if on else words[token // 32] & ~bit
+
+
+class GrammarTokenizer:
+    """A tokenizer as llguidance reads it; made once a model, which takes a second for a large vocabulary."""
+
+    def __init__(self, tokenizer: Tokenizer, vocab: int, eos: frozenset[int]) -> None:
+        self.vocab, self.eos = vocab, eos
+        plain = Tokenizer.from_str(tokenizer.to_str())
+        plain.no_padding()
+        plain.no_truncation()
+        self.native = LLTokenizer(plain.to_str(), n_vocab=vocab, eos_token=sorted(eos))
+
+    def matcher(self, schema: dict[str, Any]) -> LLMatcher:
+        """A grammar's state before the first token. Raises OptionError naming what the schema has that is not known."""
+        made = LLMatcher(self.native, compiled(json.dumps(schema)), log_level=0)
+        if made.is_error():
+            raise OptionError(f"the JSON schema cannot be used: {' '.join(made.get_error().split())}")
+        return made
+
+
+@lru_cache(maxsize=256)
+def compiled(schema: str) -> str:
+    """A schema as a grammar. Raises OptionError."""
+    try:
+        return LLMatcher.grammar_from_json_schema(schema, overrides=OPTIONS)
+    except ValueError as error:
+        raise OptionError(f"the JSON schema cannot be used: {' '.join(str(error).split())}") from error
