@@ -39,20 +39,21 @@ class GrammarConstraint:
         """Tokens that the grammar all but dictates."""
         if self._before or self._thinking or self._ended or self._matcher.is_stopped():
             return []
-        return list(self._matcher.compute_ff_tokens())[:most]
+        # On a copy: having computed them, a matcher forbids tokens that reach beyond the forced ones.
+        return list(self._matcher.deep_copy().compute_ff_tokens())[:most]
 
     def masks(self, drafts: Sequence[int]) -> tuple[Any, int]:
         """Bits of each row, and how many leading drafts are allowed."""
-        kept = self._before, self._thinking, self._ended
-        rows, consumed = [self._row()], 0
+        kept = self._matcher, self._before, self._thinking, self._ended
+        rows = [self._row()]
+        if drafts:  # on a copy: a matcher that was rolled back forbids some tokens that it allowed before (1.9.1)
+            self._matcher = self._matcher.deep_copy()
         for token in drafts:
             if not rows[-1][token // 32] >> (token % 32) & 1:
                 break
-            consumed += self._advance(token)
+            self._advance(token)
             rows.append(self._row())
-        if consumed:
-            self._matcher.rollback(consumed)
-        self._before, self._thinking, self._ended = kept
+        self._matcher, self._before, self._thinking, self._ended = kept
         return np.stack(rows), len(rows) - 1
 
     def commit(self, tokens: Sequence[int]) -> None:
@@ -60,22 +61,19 @@ class GrammarConstraint:
         for token in tokens:
             self._advance(token)
 
-    def _advance(self, token: int) -> int:
-        """Go on by one token; how many the matcher took."""
+    def _advance(self, token: int) -> None:
+        """Go on by one token."""
         if self._ended:
-            return 0
+            return
         if token in self._eos:
             self._ended = True
-            return 0
-        if self._thinking:
+        elif self._thinking:
             self._thinking = token != self._channel_end
-            return 0
-        before, self._before = self._before, False
-        if before and token == self._channel:
-            self._thinking = True
-            return 0
-        self._matcher.consume_token(token)
-        return 1
+        elif self._before and token == self._channel:
+            self._before, self._thinking = False, True
+        else:
+            self._before = False
+            self._matcher.consume_token(token)
 
     def _row(self) -> Any:
         words = np.full(((self._vocab + 31) // 32,), -1, dtype=np.int32)
