@@ -32,7 +32,6 @@ SCALARS: list[dict[str, Any]] = [
     {"enum": ["x", 1, None]},
     {"const": {"a": [1]}},
     {"type": "integer", "minimum": -5, "maximum": 5},
-    {"type": "number", "minimum": 0, "maximum": 1},
     {"type": "string", "maxLength": 5},
     {"type": "string", "pattern": "^[ab]{2,4}$"},
 ]

@@ -101,7 +101,7 @@ def test_counted_tokens_are_those_of_the_request(scripted: Running):
     ({"thinking": {"type": "much"}}, 400, "invalid_request_error"),
     ({"messages": [{"role": "robot", "content": "x"}]}, 400, "invalid_request_error"),
     ({"messages": [{"role": "user", "content": [{"type": "image", "source": {}}]}]}, 400, "invalid_request_error"),
-    ({"output_config": {"format": {"type": "json_schema"}}}, 400, "invalid_request_error"),
+    ({"output_config": {"format": {"type": "yaml"}}}, 400, "invalid_request_error"),
 ])  # fmt: skip
 def test_bad_input_gets_anthropics_error_body(server: Running, change: dict, status: int, kind: str):
     answer = server.post("/v1/messages", {"model": "nano", "max_tokens": 2, "messages": HELLO, **change})

@@ -186,9 +186,9 @@ BAD = [
     ],
     (b'{"model": "nano", "messages": [{"role": "user", "content": "x"}], "think": "much"}', 400, "think is 'much'"),
     (
-        b'{"model": "nano", "messages": [{"role": "user", "content": "x"}], "format": "json"}',
+        b'{"model": "nano", "messages": [{"role": "user", "content": "x"}], "format": "yaml"}',
         400,
-        "format is not supported",
+        "format is 'yaml'",
     ),
     (b'{"model": "nano", "messages": [{"role": "user", "content": "x"}], "top_logprobs": 21}', 400, "between 0 and 20"),
     (b'{"model": "nano", "messages": [{"role": "user", "content": "x"}], "keep_alive": "soon"}', 400, "keep_alive"),

@@ -158,10 +158,16 @@ def test_models_have_the_keys_of_both_vendors(server: Running):
         ({"n": 2}, 400, "n must be 1"),
         ({"max_tokens": -3}, 400, "max_tokens is -3"),
         ({"temperature": "x"}, 400, "temperature"),
-        ({"logit_bias": {"5": 1}}, 400, "logit_bias is not supported yet"),
-        ({"presence_penalty": 0.5}, 400, "presence_penalty is not supported yet"),
+        ({"logit_bias": {"99999": 1}}, 400, "logit_bias names token 99999"),
+        ({"logit_bias": {"word": 1}}, 400, "must map token ids to numbers"),
+        ({"presence_penalty": 500}, 400, "presence penalty is 500"),
         ({"response_format": {"type": "yaml"}}, 400, "response_format.type"),
-        ({"response_format": {"type": "json_object"}}, 400, "response_format is not supported yet"),
+        ({"response_format": {"type": "json_schema"}}, 400, "needs a JSON schema"),
+        (
+            {"response_format": {"type": "json_schema", "json_schema": {"schema": {"type": "odd"}}}},
+            400,
+            "cannot be used",
+        ),
         ({"top_logprobs": 3}, 400, "top_logprobs needs logprobs"),
         ({"top_logprobs": 99}, 400, "between 0 and 20"),
         ({"reasoning_effort": "some"}, 400, "reasoning effort"),
@@ -217,3 +223,52 @@ def test_an_error_after_the_first_byte_is_an_event(scripted: Running):
     assert (response[-1]["type"], response[-1]["response"]["error"]["code"]) == ("response.failed", "server_error")
     whole = scripted.post("/v1/chat/completions", {"model": "scripted", "messages": boom})
     assert (whole.status_code, whole.headers["x-should-retry"]) == (500, "false")
+
+
+PERSON = {
+    "type": "object",
+    "required": ["name", "age"],
+    "additionalProperties": False,
+    "properties": {"name": {"type": "string", "maxLength": 8}, "age": {"type": "integer", "maximum": 99, "minimum": 0}},
+}
+
+
+@pytest.mark.parametrize("drafts", [0, 6])
+def test_a_schema_is_kept_on_every_route(server: Running, drafts: int):
+    extra = {"draft_num_predict": drafts}
+    native = server.post("/api/chat", {"model": "nano", "messages": HELLO, "stream": False, "format": PERSON,
+                                       "options": extra}).json()["message"]["content"]  # fmt: skip
+    form = {"type": "json_schema", "json_schema": {"name": "person", "schema": PERSON}}
+    chat = server.post("/v1/chat/completions", {"model": "nano", "messages": HELLO, "response_format": form, **extra})
+    flat = {"type": "json_schema", "name": "person", "schema": PERSON}
+    response = server.post(
+        "/v1/responses", {"model": "nano", "input": "hello", "text": {"format": flat}, **extra}
+    ).json()
+    message = server.post("/v1/messages", {"model": "nano", "messages": HELLO, "max_tokens": 99, **extra,
+                                           "output_config": {"format": flat}}).json()  # fmt: skip
+    texts = [native, chat.json()["choices"][0]["message"]["content"], response["output"][0]["content"][0]["text"],
+             message["content"][0]["text"]]  # fmt: skip
+    for text in texts:
+        assert set(json.loads(text)) == {"name", "age"}
+
+
+def test_log_probabilities_are_the_same_streamed_and_whole_drafted_and_plain(server: Running):
+    body = {"model": "nano", "messages": HELLO, "max_tokens": 9, "seed": 5, "temperature": 1, "logprobs": True,
+            "top_logprobs": 2}  # fmt: skip
+    found = []
+    for drafts in (0, 6):
+        ask = {**body, "draft_num_predict": drafts}
+        found.append(server.post("/v1/chat/completions", ask).json()["choices"][0]["logprobs"]["content"])
+        chunks = events(server.post("/v1/chat/completions", {**ask, "stream": True}))
+        streamed = [c["choices"][0]["logprobs"] for c in chunks if c["choices"][0].get("logprobs")]
+        found.append([e for s in streamed for e in s["content"]])
+        native = {"model": "nano", "messages": HELLO, "stream": False, "logprobs": True, "top_logprobs": 2,
+                  "options": {"num_predict": 9, "seed": 5, "temperature": 1, "draft_num_predict": drafts}}  # fmt: skip
+        found.append(server.post("/api/chat", native).json()["logprobs"])
+    assert all(f == found[0] for f in found)
+    assert len(found[0]) == 9
+    assert len(found[0][0]["top_logprobs"]) == 2
+    legacy = server.post(
+        "/v1/completions", {"model": "nano", "prompt": "hello", "max_tokens": 4, "logprobs": 1, "temperature": 0}
+    )
+    assert len(legacy.json()["choices"][0]["logprobs"]["tokens"]) == 4

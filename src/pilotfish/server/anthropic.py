@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from dataclasses import replace
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Request
@@ -22,8 +23,8 @@ from pilotfish.server.translate import (
     draft_statistics,
     new_id,
     paired,
-    refuse,
     request_from,
+    schema_of,
 )
 from pilotfish.text.answer import Kind, Part
 from pilotfish.text.template import Tool
@@ -75,7 +76,8 @@ async def messages(request: Request, body: Annotated[MessagesBody, Depends(body_
         "num_predict": body.max_tokens, "temperature": body.temperature, "top_p": body.top_p, "top_k": body.top_k,
         "stop": body.stop_sequences, "draft_num_predict": body.draft_num_predict,
     })  # fmt: skip
-    ask = Ask(body.model, await _chat(service, body), options)
+    form = schema_of((body.output_config or {}).get("format"))
+    ask = Ask(body.model, await _chat(service, body), replace(options, format=form))
     if not body.stream:
         return JSONResponse(_whole(body.model, await unless_gone(request, service.whole(ask))))
     items = service.stream(ask)
@@ -95,7 +97,6 @@ async def count_tokens(request: Request, body: Annotated[CountBody, Depends(body
 async def _chat(service: Service, body: CountBody) -> Chat:
     if not body.messages:
         raise OptionError("messages: at least one message is required")
-    refuse(**{"output_config.format": (body.output_config or {}).get("format")})
     tools = _tools(body.tools)
     choice = (body.tool_choice or {}).get("type", "auto")
     if choice not in ("auto", "none", "any", "tool"):

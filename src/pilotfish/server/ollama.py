@@ -99,7 +99,7 @@ async def chat(request: Request, body: Annotated[ChatBody, Depends(body_of(ChatB
     conversation = Chat(
         messages, checked_tools(body.tools), _thinking(body.think), template=_jinja(body.template), continues=continues
     )
-    ask = Ask(model, conversation, request_from(body.options or {}), keep_alive)
+    ask = Ask(model, conversation, _options(body), keep_alive, penalty_window=OLLAMA_WINDOW)
     return await _answer(
         request, ask, body.stream is not False, lambda kind, text: {"message": _message(kind, text)}, None
     )
@@ -251,7 +251,6 @@ def _common(body: Common) -> tuple[str, float | None]:
     """Model and seconds to keep it, after refusing what is not supported yet."""
     if not body.model:
         raise OptionError("model is required")
-    refuse(format=body.format)
     try:
         return body.model, None if body.keep_alive is None else parse_duration(body.keep_alive)
     except ValueError as error:
@@ -260,7 +259,8 @@ def _common(body: Common) -> tuple[str, float | None]:
 
 def _options(body: Common) -> Options:
     """The request's options. Raises OptionError."""
-    return replace(request_from(body.options or {}), logprobs=wanted_logprobs(body.logprobs, body.top_logprobs))
+    asked = wanted_logprobs(body.logprobs, body.top_logprobs)
+    return replace(request_from(body.options or {}), logprobs=asked, format=body.format or None)
 
 
 def _thinking(think: bool | str | None) -> bool | None:

@@ -31,6 +31,7 @@ from pilotfish.server.translate import (
     paired,
     refuse,
     request_from,
+    schema_of,
     wanted_logprobs,
 )
 from pilotfish.text.answer import Kind, Part
@@ -120,10 +121,7 @@ async def chat_completions(
     """Answer a conversation."""
     if not body.messages:
         raise OptionError("[] is too short - 'messages'")
-    wanted = (body.response_format or {}).get("type", "text")
-    if wanted not in ("text", "json_object", "json_schema"):
-        raise OptionError(f"response_format.type is {wanted!r}; it must be text, json_object or json_schema")
-    refuse(response_format=wanted != "text")
+    form = schema_of(body.response_format)
     tools, hidden = checked_tools(body.tools), body.tool_choice == "none"
     if tools and body.tool_choice not in (None, "auto", "none"):
         raise OptionError(f"tool_choice {body.tool_choice!r} is not supported yet; use auto or none")
@@ -135,7 +133,8 @@ async def chat_completions(
     continues = messages[-1]["role"] == "assistant" and bool(messages[-1]["content"])
     chat = Chat(messages, () if hidden else tools, thinking, continues=continues, extra=extra)
     asked = wanted_logprobs(body.logprobs, body.top_logprobs)
-    ask = Ask(body.model, chat, replace(options_of(body, body.max_completion_tokens), logprobs=asked))
+    options = replace(options_of(body, body.max_completion_tokens), logprobs=asked, format=form)
+    ask = Ask(body.model, chat, options)
     return await _answer(request, ask, body, _ChatShape(body.model))
 
 

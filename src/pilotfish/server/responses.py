@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing
+from dataclasses import replace
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Request
@@ -19,7 +20,15 @@ from pilotfish.server.bodies import Wire, body_of, described
 from pilotfish.server.openai import Reasoning, thinking_of
 from pilotfish.server.responses_input import to_messages, to_tools
 from pilotfish.server.streams import beating, event, sse, unless_gone
-from pilotfish.server.translate import call_json, checked_tools, draft_statistics, new_id, refuse, request_from
+from pilotfish.server.translate import (
+    call_json,
+    checked_tools,
+    draft_statistics,
+    new_id,
+    refuse,
+    request_from,
+    schema_of,
+)
 from pilotfish.text.answer import Kind, Part
 
 log = logging.getLogger("pilotfish")
@@ -54,8 +63,8 @@ async def responses(request: Request, body: Annotated[ResponsesBody, Depends(bod
     for name in ("previous_response_id", "conversation", "background"):
         if getattr(body, name):
             raise OptionError(f"{name} is not supported: this server keeps no responses; send the whole input")
-    form = ((body.text or {}).get("format") or {}).get("type", "text")
-    refuse(**{"text.format": form != "text", "top_logprobs": body.top_logprobs})
+    refuse(top_logprobs=body.top_logprobs)
+    form = schema_of((body.text or {}).get("format"))
     tools = checked_tools(to_tools(body.tools))
     if tools and body.tool_choice not in (None, "auto", "none"):
         raise OptionError(f"tool_choice {body.tool_choice!r} is not supported yet; use auto or none")
@@ -69,7 +78,8 @@ async def responses(request: Request, body: Annotated[ResponsesBody, Depends(bod
         "num_predict": body.max_output_tokens, "temperature": body.temperature, "top_p": body.top_p,
         "draft_num_predict": body.draft_num_predict,
     })  # fmt: skip
-    ask = Ask(body.model, Chat(messages, () if body.tool_choice == "none" else tools, thinking), options)
+    chat = Chat(messages, () if body.tool_choice == "none" else tools, thinking)
+    ask = Ask(body.model, chat, replace(options, format=form))
     reply = _Reply(body)
     if not body.stream:
         return JSONResponse(await unless_gone(request, _whole(service, ask, reply)))

@@ -102,6 +102,25 @@ def bias_from(value: Mapping[str, float] | None) -> dict[int, float]:
         raise OptionError(f"logit_bias must map token ids to numbers: {error}") from error
 
 
+def schema_of(form: Mapping[str, Any] | None) -> str | dict[str, Any] | None:
+    """A `response_format` as a request's format: None for text. Raises OptionError.
+
+    Takes OpenAI's {"type": "json_schema", "json_schema": {"schema": ...}} and the flat {"type": ..., "schema": ...}.
+    """
+    kind = (form or {}).get("type", "text")
+    if form is None or kind == "text":
+        return None
+    if kind == "json_object":
+        return "json"
+    if kind != "json_schema":
+        raise OptionError(f"response_format.type is {kind!r}; it must be text, json_object or json_schema")
+    nested = form.get("json_schema")
+    schema = (nested if isinstance(nested, dict) else form).get("schema")
+    if not isinstance(schema, dict):
+        raise OptionError("response_format needs a JSON schema: json_schema.schema must be an object")
+    return schema
+
+
 def wanted_logprobs(asked: bool | None, top: int | None) -> int | None:
     """How many alternatives, or None where no log probabilities are asked for. Raises OptionError."""
     if top is not None and not 0 <= top <= MOST:

@@ -1,8 +1,10 @@
 """openai-python with nano: chat, completions, responses, errors."""
 
 import sys
+from typing import Annotated
 
 import openai
+import pydantic
 
 client = openai.OpenAI(base_url=sys.argv[1] + "/v1", api_key="x", max_retries=0)
 hello = [{"role": "user", "content": "hello"}]
@@ -20,6 +22,20 @@ with client.responses.stream(model="nano", input="hello", max_output_tokens=6) a
     found = list(events)
 assert found[0].type == "response.created"
 assert found[-1].response.status in ("completed", "incomplete")  # it is cut by its budget, or ends before
+
+
+class Person(pydantic.BaseModel):
+    """A value with a schema."""
+
+    name: Annotated[str, pydantic.Field(max_length=8)]
+    age: Annotated[int, pydantic.Field(ge=0, le=99)]
+
+
+for seed in range(20):
+    parsed = client.chat.completions.parse(
+        model="nano", messages=hello, response_format=Person, seed=seed, temperature=1
+    )
+    assert isinstance(parsed.choices[0].message.parsed, Person)
 for change, kind in (({"model": "nope"}, openai.NotFoundError), ({"temperature": -1}, openai.BadRequestError)):
     try:
         client.chat.completions.create(**{**options, **change})
