@@ -189,3 +189,30 @@ def test_thinking_is_free_and_the_grammar_begins_where_it_ends(thinker: Engine, 
 def test_schemas_that_cannot_be_used_are_refused(engine: Engine, schema: Any, why: str):
     with pytest.raises(OptionError, match=why):
         engine.generate("x", format=schema)
+
+
+@pytest.mark.parametrize("budget", [0, 1, 5, 12])
+def test_thinking_is_closed_at_the_right_token_wherever_it_falls_in_a_round(thinker: Engine, budget: int):
+    tokenizer = thinker.model.backend_tokenizer
+    opens, closes = (tokenizer.token_to_id(m) for m in ("<|channel>", "<channel|>"))
+    chat = Chat(({"role": "user", "content": "hi"},), thinking=True)
+    closed = 0
+    for seed in range(8):
+        options = {"max_tokens": 30, "temperature": 1.0, "seed": seed, "logit_bias": {opens: 9.0, closes: -9.0},
+                   "thinking_budget": budget}  # fmt: skip
+        plain = thinker.generate(chat, depth=0, **options)
+        for depth in (1, 3, 7):
+            assert thinker.generate(chat, depth=depth, **options).tokens == plain.tokens
+        is_open = False
+        for at, token in enumerate(plain.tokens):
+            assert not is_open or at < budget or token == closes  # once the budget is spent, nothing stays open
+            is_open = token == opens or (is_open and token != closes)
+        if opens in plain.tokens[: max(1, budget)] and plain.stats.finish_reason == "length":
+            assert closes in plain.tokens
+            closed += 1
+    assert budget < 5 or closed > 0
+
+
+def test_a_budget_and_a_window_of_penalties_are_refused_together(engine: Engine):
+    with pytest.raises(OptionError, match="cannot be combined"):
+        engine.generate("x", thinking_budget=5, repeat_last_n=64)

@@ -124,6 +124,44 @@ def test_a_killed_pull_leaves_a_whole_library_and_resumes(served: Hub, tmp_path:
     assert Library(tmp_path / "library").get("org/own").source == "org/own"
 
 
+CREATE = """
+import os, signal, sys
+from pathlib import Path
+from mlx_lm import utils
+from pilotfish.store.create import create
+from pilotfish.store.library import Library
+from pilotfish.store.modelfile import Modelfile
+save = utils.save_model
+def killed(*arguments, **options):
+    save(*arguments, **options)
+    os.kill(os.getpid(), signal.SIGKILL)
+if sys.argv[3] == "kill":
+    utils.save_model = killed
+create("q", Modelfile(source=sys.argv[1]), Library(Path(sys.argv[2])), print, quantize_to="affine8", local=True)
+"""
+
+
+def test_a_killed_conversion_leaves_a_whole_library_and_is_done_again(tiny: Path, tmp_path: Path):
+    """Killed when the weights are written and nothing else is."""
+    env = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    command = [sys.executable, "-c", CREATE, str(tiny), str(tmp_path)]
+    killed = subprocess.run([*command, "kill"], env=env, capture_output=True, text=True)
+    library = Library(tmp_path)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    assert library.find("q") is None
+    assert [p.suffix for p in (tmp_path / "converted").iterdir()] == [".partial"]
+
+    done = subprocess.run([*command, "finish"], env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert Path(library.get("q").source).is_dir()
+    (left,) = (tmp_path / "converted").glob("*.partial")
+    library.clean()
+    assert left.exists()  # another process may still be writing it
+    os.utime(left, (0, 0))
+    library.clean()
+    assert not left.exists()
+
+
 def test_damage_is_found_and_pulling_again_mends_it(served: Hub, tmp_path: Path):
     served.damage = "model.safetensors"
     first = run(served, tmp_path, "org/own")

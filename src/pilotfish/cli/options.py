@@ -8,7 +8,9 @@ from typing import Annotated
 import typer
 
 ModelArgument = Annotated[str, typer.Argument(help="nano, a directory, or a downloaded Hugging Face org/name.")]
-DraftOption = Annotated[str | None, typer.Option("--draft", help="Drafter: a directory or a downloaded org/name.")]
+DraftOption = Annotated[
+    str | None, typer.Option("--draft", help="Drafter: a directory, a downloaded org/name, or lookup.")
+]
 DtypeOption = Annotated[str, typer.Option("--dtype", help="Compute in float32, bfloat16 or float16 instead.")]
 LimitOption = Annotated[int | None, typer.Option("--limit", min=1, help="Take so many prompts, spread evenly.")]
 PromptsOption = Annotated[Path | None, typer.Option("--prompts", help="Text or JSON Lines, one prompt a line.")]

@@ -35,7 +35,7 @@ class Device:
 
     def dispatch(self, result: RoundResult, packed: mx.array) -> None:
         """Start computing a round; returns at once."""
-        history = [] if result.state.history is None else [result.state.history]
+        history = [a for a in (result.state.history, result.state.text) if a is not None]
         mx.async_eval(packed, *result.state[:3], *result.state.caches, *history, *(result.logprobs or ()))  # type: ignore[no-untyped-call]
 
     def read(self, packed: mx.array) -> list[list[int]]:
@@ -224,7 +224,8 @@ class DecodeLoop:
 
     def _dispatch(self) -> None:
         # Right after prefill there is no hidden state yet to draft from.
-        depth = 0 if self._first else self.policy.next_depth(len(self._live))
+        without_hidden = self._first and (self.parts.drafter is None or self.parts.drafter.reads_hidden)
+        depth = 0 if without_hidden else self.policy.next_depth(len(self._live))
         self._first = False
         most = depth if self.constraint is None else self.parts.target.max_depth
         tokens = max(row.length for row in self._live) + self._ahead() + most + 1

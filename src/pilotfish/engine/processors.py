@@ -27,6 +27,7 @@ class Adjustments:
     presence, frequency: taken off once, and for each time, a token is in the window; 0 changes nothing.
     window: how many of the newest tokens count; 0 for none. of_prompt: whether tokens of the prompt are among them.
     bias: added to the logits of tokens, by id. min_tokens: so many come before any of `eos` may.
+    budget: (opens, closes, n): n tokens after the prompt, what token `opens` began and `closes` has not ended is ended.
     """
 
     repetition: float = 1.0
@@ -37,6 +38,7 @@ class Adjustments:
     bias: Mapping[int, float] = field(default_factory=dict)
     min_tokens: int = 0
     eos: frozenset[int] = frozenset()
+    budget: tuple[int, int, int] | None = None
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.repetition) and 0 < self.repetition <= MAX_PENALTY):
@@ -58,7 +60,7 @@ class Adjustments:
 
     @property
     def changes_nothing(self) -> bool:
-        return not (self.penalizes or self.bias or (self.min_tokens and self.eos))
+        return not (self.penalizes or self.bias or (self.min_tokens and self.eos) or self.budget)
 
 
 class Processors:
@@ -69,12 +71,12 @@ class Processors:
 
     def __init__(self, rows: Sequence[Adjustments], vocab: int, prompt_lengths: Sequence[int]) -> None:
         self._rows, self._vocab, self._prompt_lengths = tuple(rows), vocab, tuple(prompt_lengths)
-        self.window = max((r.window if r.penalizes else 0 for r in rows), default=0)
+        self.window = max((_looks_at(r) for r in rows), default=0)
         self._repetition, self._presence, self._frequency = (
             _column([getattr(r, name) if r.penalizes else neutral for r in rows])
             for name, neutral in (("repetition", 1.0), ("presence", 0.0), ("frequency", 0.0))
         )
-        first = mx.array([self.window - min(r.window, self.window) for r in rows])[:, None, None]
+        first = mx.array([self.window - _looks_at(r) for r in rows])[:, None, None]
         self._in_window = mx.arange(self.window) >= first
         self._bias = _biases(rows, vocab) if any(r.bias for r in rows) else None
         self._early = [r.min_tokens > 0 and bool(r.eos) for r in rows]
@@ -117,18 +119,40 @@ class Processors:
         if self._bias is not None:
             wide = mx.broadcast_to(self._bias, (*logits.shape[:2], self._vocab))
             out = out + (wide if ids is None else mx.take_along_axis(wide, ids, axis=-1))
-        return self._held_open(out, length, ids) if any(self._early) else out
+        if any(self._early):
+            out = self._held_open(out, length, ids)
+        return self._closed(out, history, drafts, length, ids) if any(r.budget for r in self._rows) else out
 
     def _counts(self, history: mx.array, drafts: mx.array, rows: int) -> mx.array:
         """(B, rows, vocab) float32: how often each token is in the window before each row."""
         batch, columns = history.shape[0], self._vocab + 1  # the last one takes what is no token
-        sequence = mx.concatenate([history, drafts[:, : rows - 1]], axis=1)
-        place = mx.arange(rows)[:, None] + mx.arange(self.window)
-        windows = mx.where(self._in_window, sequence[:, place], NOTHING)
+        windows = self._windows(history, drafts, rows)
         windows = mx.where(windows < 0, self._vocab, windows).reshape(batch * rows, self.window)
         counts = mx.zeros((batch * rows, columns))
         counts = counts.at[mx.arange(batch * rows)[:, None], windows].add(1.0)
         return counts.reshape(batch, rows, columns)[..., : self._vocab]
+
+    def _windows(self, history: mx.array, drafts: mx.array, rows: int) -> mx.array:
+        """(B, rows, window) int32: the tokens before each row, oldest first."""
+        sequence = mx.concatenate([history, drafts[:, : rows - 1]], axis=1)
+        place = mx.arange(rows)[:, None] + mx.arange(self.window)
+        return mx.where(self._in_window, sequence[:, place], NOTHING)
+
+    def _closed(
+        self, logits: mx.array, history: mx.array, drafts: mx.array, length: mx.array, ids: mx.array | None
+    ) -> mx.array:
+        """Rows whose budget is spent while what it is for is open may only close it."""
+        rows = logits.shape[1]
+        windows, places = self._windows(history, drafts, rows), mx.arange(self.window)
+        budgets = [r.budget or (NOTHING - 1, NOTHING - 1, 0) for r in self._rows]
+        opens, closes, most = (mx.array([b[i] for b in budgets], dtype=mx.int32)[:, None, None] for i in range(3))
+        opened, closed = (mx.max(mx.where(windows == t, places, -1), axis=-1, keepdims=True) for t in (opens, closes))
+        wanted = mx.array([r.budget is not None for r in self._rows])[:, None, None]
+        start = mx.array(self._prompt_lengths)[:, None, None]
+        spent = row_positions(length + 1, rows)[..., None] >= start + most
+        tokens = mx.arange(logits.shape[-1], dtype=mx.int32) if ids is None else ids
+        barred = wanted & spent & (opened > closed) & (tokens != closes)
+        return mx.where(barred, -math.inf, logits)
 
     def _held_open(self, logits: mx.array, length: mx.array, ids: mx.array | None) -> mx.array:
         """Ends of text at minus infinity where they would come too early."""
@@ -139,6 +163,11 @@ class Processors:
         is_end = mx.any(tokens[..., None] == mx.array(ends, dtype=mx.int32), axis=-1)
         too_early = positions < limits[:, None, None]
         return mx.where(is_end & too_early, -math.inf, logits)
+
+
+def _looks_at(row: Adjustments) -> int:
+    """Tokens of the past that a row's adjustments need."""
+    return row.window if row.penalizes or row.budget else 0
 
 
 def _column(values: list[float]) -> mx.array:

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import mlx.core as mx
+
 from pilotfish.engine.acceptance import RULES, SameText
 from pilotfish.engine.decode import Committed, Counts, DecodeLoop, Device, Progress, Row, prefill
 from pilotfish.engine.depth import AutoDepth, DepthPolicy, FixedDepth
@@ -49,6 +51,9 @@ def complete(
     state = prefill(model.target, request.prompt, device, progress=progress, start=begun, marks=marks)
     if processors is not None:
         state = state._replace(history=processors.begin([request.prompt]))
+    if drafter is not None and drafter.reads_text:
+        spare = request.max_tokens + 2 * (drafter.max_depth + 1)
+        state = state._replace(text=mx.array([[*request.prompt, *[0] * spare]], dtype=mx.int32))
     loop = DecodeLoop(parts, _policy(model, request), state, [row], device, clock, _constraint(model, request))
     prefilled = clock()
     answer = Answer(model.backend_tokenizer, request.prompt, request.stops, model.eos)

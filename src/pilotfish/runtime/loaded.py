@@ -19,6 +19,7 @@ from pilotfish.engine.decode import Device, Progress
 from pilotfish.engine.depth import DepthMemory
 from pilotfish.engine.drafters import Drafter
 from pilotfish.engine.drafters.gemma4_assistant import AssistantArgs, AssistantModel, Gemma4Assistant
+from pilotfish.engine.drafters.lookup import PromptLookup
 from pilotfish.engine.target import Gemma4Target, PlainTarget, wrap
 from pilotfish.errors import (
     CapabilityError,
@@ -36,9 +37,11 @@ from pilotfish.runtime.request import AUTO, Chat, Completion, Event, Prepared, R
 from pilotfish.store import checkpoint, names
 from pilotfish.store.library import NO_DRAFTER, Library, Manifest
 from pilotfish.text import template
+from pilotfish.text.answer import Markers
 from pilotfish.text.grammar import GrammarTokenizer
 
 MAX_DEPTH = 16
+LOOKUP = "lookup"
 Prompt = str | Chat | Sequence[template.Message] | Sequence[int]
 DTYPES = {"bfloat16": mx.bfloat16, "float16": mx.float16, "float32": mx.float32}
 
@@ -148,7 +151,9 @@ class Engine:
         schema = request.schema
         if schema is not None:
             self.model.grammar_tokenizer.matcher(schema)  # a schema that cannot be used is refused here
-        adjustments = request.adjustments(len(ids), max_tokens, self.model.eos)
+        marks = Markers.of(self.model.backend_tokenizer)
+        channel = None if marks.channel is None or marks.channel_end is None else (marks.channel, marks.channel_end)
+        adjustments = request.adjustments(len(ids), max_tokens, self.model.eos, channel)
         if unknown := [i for i in adjustments.bias if not 0 <= i < self.model.target.vocab_size]:
             raise OptionError(
                 f"logit_bias names token {unknown[0]}, but the vocabulary has {self.model.target.vocab_size}"
@@ -260,8 +265,8 @@ def load(
 
     model: "nano" (ships with pilotfish), a directory, the name of a pulled or created model, or a downloaded Hugging
         Face repository "org/name".
-    draft: "auto" takes the assistant in the model's own folder if there is one; a path or name gives another; None
-        decodes plainly.
+    draft: "auto" takes the assistant in the model's own folder if there is one; a path or name gives another; "lookup"
+        drafts by matches in the text, for any model; None decodes plainly.
     dtype: "auto" computes in float32 on a CPU, where MLX sums narrower types inaccurately and slowly, and in the
         checkpoint's own type elsewhere; or one of float32, bfloat16, float16.
     max_depth: the most drafts a round may have; sliding caches are sized for it.
@@ -286,8 +291,13 @@ def load(
     if operations.name == "stock":
         _refuse_global_scales_on_cpu(path, network)
     target = wrap(network, max_depth, operations)
-    drafter_path = _drafter_path(path, draft)
-    drafter = None if drafter_path is None else _load_drafter(drafter_path, target, str(model), compute)
+    drafter: Drafter | None = None
+    drafter_path = None if draft == LOOKUP else _drafter_path(path, draft)
+    if draft == LOOKUP:
+        _needs_roll_back(target, str(model))
+        drafter = PromptLookup(target.max_depth, target.vocab_size)
+    elif drafter_path is not None:
+        drafter = _load_drafter(drafter_path, target, str(model), compute)
     if kernels == "auto" and not isinstance(target, Gemma4Target):
         install(network)
     generation = checkpoint.read_generation_config(path)
@@ -300,7 +310,7 @@ def load(
             generation_config=generation,
             target=target,
             drafter=drafter,
-            drafter_name="none" if drafter_path is None else drafter_path.name,
+            drafter_name=drafter_path.name if drafter_path else LOOKUP if draft == LOOKUP else "none",
             drafter_path=drafter_path,
             tokenizer=tokenizer,
             backend_tokenizer=tokenizer.backend_tokenizer,
@@ -338,11 +348,15 @@ def _drafter_path(target: Path, draft: str | Path | None) -> Path | None:
     return names.find_drafter(target) if draft == "auto" else names.resolve(str(draft))
 
 
-def _load_drafter(path: Path, target: PlainTarget, name: str, dtype: mx.Dtype | None) -> Gemma4Assistant:
+def _needs_roll_back(target: PlainTarget, name: str) -> None:
     if not target.can_roll_back:
         raise DraftingUnsupportedError(
             f"{name} keeps running state that cannot be rolled back, so nothing can draft for it; use draft=None"
         )
+
+
+def _load_drafter(path: Path, target: PlainTarget, name: str, dtype: mx.Dtype | None) -> Gemma4Assistant:
+    _needs_roll_back(target, name)
     network = checkpoint.load_assistant(path, (AssistantModel, AssistantArgs), dtype)
     assert isinstance(network, AssistantModel)
     if not isinstance(target, Gemma4Target):

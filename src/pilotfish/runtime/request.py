@@ -49,6 +49,7 @@ class Request:
         n tokens, those of the prompt included. logit_bias: added to the logits of token ids.
     min_tokens: no end of text before so many. ignore_eos: an end of text is a token like any other.
     logprobs: None for none, else log probabilities of every token and of so many of the likeliest.
+    thinking_budget: tokens after which thinking is ended; None for no limit.
     format: "json" for any JSON object, or a JSON schema that the text must satisfy; thinking before it is free.
     """
 
@@ -72,6 +73,7 @@ class Request:
     ignore_eos: bool = False
     logprobs: int | None = None
     format: str | Mapping[str, Any] | None = None
+    thinking_budget: int | None = None
 
     def __post_init__(self) -> None:
         if self.max_tokens is not None and self.max_tokens < 1:
@@ -88,6 +90,10 @@ class Request:
             raise OptionError(f"acceptance is {self.acceptance!r}; it must be one of: {', '.join(RULES)}")
         if self.logprobs is not None and not 0 <= self.logprobs <= MOST:
             raise OptionError(f"logprobs is {self.logprobs}; it must be between 0 and {MOST}")
+        if self.thinking_budget is not None and self.thinking_budget < 0:
+            raise OptionError(f"thinking_budget is {self.thinking_budget}; it must be 0 or positive")
+        if self.thinking_budget is not None and self.repeat_last_n is not None:
+            raise OptionError("a thinking budget and repeat_last_n cannot be combined; leave one of them out")
         if self.repeat_last_n is not None and self.repeat_last_n < -1:
             raise OptionError(f"repeat_last_n is {self.repeat_last_n}; it must be -1 (all), 0 (off) or positive")
         if any(not s for s in self.stops):
@@ -124,8 +130,10 @@ class Request:
             raise OptionError(f"format is {self.format!r}; it must be json or a JSON schema")
         return dict(self.format)
 
-    def adjustments(self, prompt_length: int, max_tokens: int, eos: frozenset[int]) -> Adjustments:
-        """How logits are changed. Raises OptionError."""
+    def adjustments(
+        self, prompt_length: int, max_tokens: int, eos: frozenset[int], channel: tuple[int, int] | None
+    ) -> Adjustments:
+        """How logits are changed; `channel`: ids of the tokens that open and close thinking. Raises OptionError."""
         last, everything = self.repeat_last_n, prompt_length + max_tokens
         return Adjustments(
             repetition=1.0 if self.repetition_penalty is None else self.repetition_penalty,
@@ -136,6 +144,7 @@ class Request:
             bias=self.logit_bias,
             min_tokens=self.min_tokens,
             eos=eos,
+            budget=None if channel is None or self.thinking_budget is None else (*channel, self.thinking_budget),
         )
 
 

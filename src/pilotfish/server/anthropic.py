@@ -22,6 +22,7 @@ from pilotfish.server.translate import (
     checked_tools,
     draft_statistics,
     new_id,
+    number,
     paired,
     request_from,
     schema_of,
@@ -77,7 +78,10 @@ async def messages(request: Request, body: Annotated[MessagesBody, Depends(body_
         "stop": body.stop_sequences, "draft_num_predict": body.draft_num_predict,
     })  # fmt: skip
     form = schema_of((body.output_config or {}).get("format"))
-    ask = Ask(body.model, await _chat(service, body), replace(options, format=form))
+    budget = (body.thinking or {}).get("budget_tokens")
+    if budget is not None:
+        budget = number("thinking.budget_tokens", budget, int)
+    ask = Ask(body.model, await _chat(service, body), replace(options, format=form, thinking_budget=budget))
     if not body.stream:
         return JSONResponse(_whole(body.model, await unless_gone(request, service.whole(ask))))
     items = service.stream(ask)

@@ -50,6 +50,7 @@ class AnswerDrafter:
     """Knows the answer, and proposes it right for 0 to 4 tokens, in turn."""
 
     max_depth = 16
+    reads_hidden, reads_text = True, False
 
     def __init__(self, target: ScriptedTarget) -> None:
         self._target, self._rounds = target, 0
