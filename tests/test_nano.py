@@ -68,6 +68,7 @@ def test_texts_are_the_same_and_logits_bitwise_equal():
     assert (report.same_text, report.same_logits) == (True, True)
 
 
+@pytest.mark.slow
 def test_the_proof_holds_with_stock_operations_too():
     report = verify(pilotfish.load(kernels="stock"), read_prompts(POLYGLOT, 1), 8, depths=[1, 4])
 

@@ -46,7 +46,10 @@ def test_drafter_logits_agree_on_every_recorded_draft(pair: Pair, draft: int):
     seen: list[np.ndarray] = []
 
     class Greedy:
-        wants_offers = False
+        wants_offers = adjusts = False
+
+        def adjusted(self, logits: mx.array, ahead: int, token_ids: mx.array | None) -> mx.array:
+            return logits
 
         def __call__(self, logits: mx.array, ahead: int, token_ids: mx.array | None = None):
             full = mx.full((1, 1, 512), np.nan)

@@ -32,6 +32,7 @@ def python(code: str, **environment: str) -> str:
 
 
 @needs_native
+@pytest.mark.slow
 def test_the_number_of_threads_changes_nothing():
     results = {python("print(digest())", PILOTFISH_THREADS=str(n)) for n in (1, 2, 3, 8)}
 

@@ -86,6 +86,7 @@ def conforms(value: Any, schema: dict[str, Any]) -> bool:
 SAMPLED = {"temperature": 1.0, "max_tokens": 400}
 
 
+@pytest.mark.slow
 def test_forty_schemas_by_five_seeds_are_valid_end_and_say_the_same_with_drafting(engine: Engine):
     chance = random.Random(2)
     drafted = 0
@@ -191,7 +192,15 @@ def test_schemas_that_cannot_be_used_are_refused(engine: Engine, schema: Any, wh
         engine.generate("x", format=schema)
 
 
-@pytest.mark.parametrize("budget", [0, 1, 5, 12])
+@pytest.mark.parametrize(
+    "budget",
+    [
+        pytest.param(0, marks=pytest.mark.slow),
+        pytest.param(1, marks=pytest.mark.slow),
+        5,
+        pytest.param(12, marks=pytest.mark.slow),
+    ],
+)
 def test_thinking_is_closed_at_the_right_token_wherever_it_falls_in_a_round(thinker: Engine, budget: int):
     tokenizer = thinker.model.backend_tokenizer
     opens, closes = (tokenizer.token_to_id(m) for m in ("<|channel>", "<channel|>"))
