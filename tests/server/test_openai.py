@@ -113,6 +113,18 @@ def test_reasoning_has_both_names_and_never_comes_with_content(scripted: Running
     assert not any(d.get("content") for d in thoughts)
 
 
+def test_tokens_of_thinking_are_counted(scripted: Running):
+    def counted(effort: str) -> tuple[int, int]:
+        body = {"model": "scripted", "messages": HELLO, "reasoning_effort": effort}
+        usage = scripted.post("/v1/chat/completions", body).json()["usage"]
+        return usage["completion_tokens_details"]["reasoning_tokens"], usage["completion_tokens"]
+
+    thinking, everything = counted("high")
+    none, answer = counted("none")
+    assert none == 0
+    assert thinking == everything - answer > 10
+
+
 def test_tools_can_be_hidden(scripted: Running):
     body = {"model": "scripted", "messages": [{"role": "user", "content": "weather"}], "tools": [WEATHER]}
     hidden = scripted.post("/v1/chat/completions", {**body, "tool_choice": "none"}).json()["choices"][0]

@@ -59,8 +59,9 @@ def complete(
     answer = Answer(model.backend_tokenizer, request.prompt, request.stops, model.eos)
 
     def stats() -> Stats:
-        return _stats(model, request, row, loop.counts, begun.length if begun else 0, prefilled - started,
-                      clock() - prefilled)  # fmt: skip
+        found = _stats(model, request, row, loop.counts, begun.length if begun else 0, prefilled - started,
+                       clock() - prefilled)  # fmt: skip
+        return replace(found, thinking_tokens=answer.thinking_tokens)
 
     try:
         for step in loop.steps():
@@ -141,6 +142,7 @@ def _stats(model: LoadedModel, request: Prepared, row: Row, counts: Counts, cach
         cached_tokens=cached,
         tokens=len(row.tokens),
         delivered=len(row.tokens) - (row.tokens[-1] in model.eos),
+        thinking_tokens=0,
         finish_reason=row.finish_reason,
         rounds=counts.rounds,
         drafted=counts.drafted,

@@ -156,13 +156,15 @@ class Stats:
     depth: what was asked for; depths: of every round, the first of which is always plain. parked_seconds: spent in
     plain rounds because drafting did not pay. no_drafting: why nothing was drafted at all, or "".
     cache_length: tokens with keys and values after the end, as plain decoding leaves them. cached_tokens: of the
-    prompt, taken from an earlier request. delivered: tokens without the one that ended the text.
+    prompt, taken from an earlier request. delivered: tokens without the one that ended the text;
+    thinking_tokens are among them.
     """
 
     prompt_tokens: int
     cached_tokens: int
     tokens: int
     delivered: int
+    thinking_tokens: int
     finish_reason: str
     rounds: int
     drafted: int

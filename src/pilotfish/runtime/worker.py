@@ -40,7 +40,10 @@ class Job:
 
     def run(self) -> None:
         """To the end, or until it is cancelled; an error is delivered, never raised."""
-        error: Exception | None = None
+        self._deliver(Done(self._ended_by()))
+
+    def _ended_by(self) -> Exception | None:
+        """Run; the error that ended it, without its traceback: that would hold every array of the request."""
         items: Iterator[Any] | None = None
         try:
             self.check()
@@ -48,16 +51,15 @@ class Job:
             for item in items:
                 self._deliver(item)
                 self.check()
-        except CancelledJobError as cancelled:
-            error = cancelled
         except Exception as failure:
             if not isinstance(failure, PilotfishError):
                 log.exception("a request failed")
-            error = failure
+            failure.__context__ = None
+            return failure.with_traceback(None)
         finally:
             if items is not None and hasattr(items, "close"):
                 items.close()
-            self._deliver(Done(error))
+        return None
 
 
 class Done:

@@ -330,7 +330,7 @@ def usage_of(stats: Stats) -> dict[str, Any]:
         "total_tokens": stats.prompt_tokens + stats.delivered,
         "prompt_tokens_details": {"cached_tokens": stats.cached_tokens},
         "completion_tokens_details": {
-            "reasoning_tokens": 0,
+            "reasoning_tokens": stats.thinking_tokens,
             "accepted_prediction_tokens": stats.accepted,
             "rejected_prediction_tokens": stats.drafted - stats.accepted,
             "pilotfish": draft_statistics(stats),

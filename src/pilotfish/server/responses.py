@@ -219,7 +219,9 @@ class _Reply:
                 "input_tokens": stats.prompt_tokens, "output_tokens": stats.delivered,
                 "total_tokens": stats.prompt_tokens + stats.delivered,
                 "input_tokens_details": {"cached_tokens": stats.cached_tokens, "cache_write_tokens": 0},
-                "output_tokens_details": {"reasoning_tokens": 0, "pilotfish": draft_statistics(stats)},
+                "output_tokens_details": {
+                    "reasoning_tokens": stats.thinking_tokens, "pilotfish": draft_statistics(stats),
+                },
             },
         }  # fmt: skip
         return self.state(f"response.{self.response['status']}")

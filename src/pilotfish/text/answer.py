@@ -58,6 +58,7 @@ class Answer:
         self._header = ""  # the name of a channel, until its line ends
         self._in_header = False
         self._call: list[int] = []
+        self.thinking_tokens = 0
 
     @property
     def stopped(self) -> bool:
@@ -74,6 +75,7 @@ class Answer:
         marks = self._markers
         if token in self._eos:
             return []
+        self.thinking_tokens += self._kind == Kind.THINKING or token == marks.channel
         if self._kind == Kind.CALL:
             if token != marks.call_end:
                 self._call.append(token)
