@@ -72,6 +72,8 @@ def compare(
                 runs[depth].append(engine.generate(task.prompt, max_tokens=max_tokens, depth=depth, **options))
         plain, drafted = (min(runs[d], key=lambda r: r.stats.decode_seconds) for d in (0, "auto"))
         stats = drafted.stats
+        plain_passed = judge(task, plain) if judge else None
+        drafted_passed = judge(task, drafted) if judge and drafted != plain else plain_passed
         yield Pair(
             task=task.name,
             group=task.group,
@@ -82,8 +84,8 @@ def compare(
             accepted=[round(a / d, 3) for a, d in zip(stats.accepted_at, stats.drafted_at, strict=True) if d],
             depths=list(stats.depths),
             repeated=repeated_windows(plain.tokens),
-            plain_passed=judge(task, plain) if judge else None,
-            drafted_passed=judge(task, drafted) if judge else None,
+            plain_passed=plain_passed,
+            drafted_passed=drafted_passed,
         )
 
 

@@ -44,7 +44,7 @@ def complete(
     if not request.adjustments.changes_nothing:
         processors = Processors([request.adjustments], model.target.vocab_size, [len(request.prompt)])
     # Under a grammar drafts may come from the grammar itself, without a distribution to judge them by.
-    rule = RULES[request.acceptance if request.schema is None else SameText.name]
+    rule = RULES[request.acceptance if request.grammar is None else SameText.name]
     parts = RoundParts(model.target, drafter, rule, sampler, processors, request.logprobs)
     begun = prefixes.start(model, request.prompt) if prefixes else None
     marks = Marks(marks_of(model, request.prompt) if prefixes else ())
@@ -120,11 +120,11 @@ def _kept(model: LoadedModel, request: Prepared, row: Row, prefilled: DecodeStat
 
 
 def _constraint(model: LoadedModel, request: Prepared) -> GrammarConstraint | None:
-    if request.schema is None:
+    if request.grammar is None:
         return None
     marks, grammar = Markers.of(model.backend_tokenizer), model.grammar_tokenizer
     return GrammarConstraint(
-        grammar.matcher(request.schema), grammar.vocab, model.eos, marks.channel, marks.channel_end, request.thinks
+        request.grammar.deep_copy(), grammar.vocab, model.eos, marks.channel, marks.channel_end, request.thinks
     )
 
 

@@ -35,6 +35,7 @@ from pilotfish.runtime.completion import Clock, complete
 from pilotfish.runtime.prefixes import PrefixCache
 from pilotfish.runtime.request import AUTO, Chat, Completion, Event, Prepared, Request
 from pilotfish.store import checkpoint, names
+from pilotfish.store.describe import capabilities
 from pilotfish.store.library import NO_DRAFTER, Library, Manifest
 from pilotfish.text import template
 from pilotfish.text.answer import Markers
@@ -74,12 +75,12 @@ class LoadedModel:
     @property
     def can_think(self) -> bool:
         """Whether the template knows thinking."""
-        return any(mark in self.template for mark in ("enable_thinking", "<|think|>"))
+        return "thinking" in capabilities(self.template)
 
     @property
     def can_call_tools(self) -> bool:
         """Whether the template shows tools to the model."""
-        return "tools" in self.template
+        return "tools" in capabilities(self.template)
 
     @property
     def template(self) -> str:
@@ -149,8 +150,6 @@ class Engine:
             raise OptionError("this checkpoint does not say how long its context is; give max_tokens")
         max_tokens = min(n for n in (asked, room) if n is not None)
         schema = request.schema
-        if schema is not None:
-            self.model.grammar_tokenizer.matcher(schema)  # a schema that cannot be used is refused here
         marks = Markers.of(self.model.backend_tokenizer)
         channel = None if marks.channel is None or marks.channel_end is None else (marks.channel, marks.channel_end)
         adjustments = request.adjustments(len(ids), max_tokens, self.model.eos, channel)
@@ -169,7 +168,7 @@ class Engine:
             adjustments=adjustments,
             ignore_eos=request.ignore_eos,
             logprobs=request.logprobs,
-            schema=schema,
+            grammar=None if schema is None else self.model.grammar_tokenizer.matcher(schema),
             thinks=isinstance(prompt, Chat) and self._thinks(prompt),
         )
 

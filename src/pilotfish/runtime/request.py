@@ -255,5 +255,5 @@ class Prepared:
     adjustments: Adjustments = field(default_factory=Adjustments)
     ignore_eos: bool = False
     logprobs: int | None = None
-    schema: dict[str, Any] | None = None
+    grammar: Any = None  # a llguidance matcher before its first token, or None
     thinks: bool = False

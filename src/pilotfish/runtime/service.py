@@ -8,7 +8,7 @@ import time
 from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import aclosing
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, cast
 
 from pilotfish.config import Settings
 from pilotfish.engine.logprobs import TokenLogprob
@@ -133,6 +133,12 @@ class Service:
                 if isinstance(item, Event) and item.stats:
                     self._count(item.stats)
                 yield item
+
+    async def begin(self, ask: Ask) -> tuple[Begun, AsyncGenerator[Event]]:
+        """As `stream`, up to `Begun`: what goes wrong before the first token is raised here. The events go on from it."""
+        items = self.stream(ask)
+        begun = await anext(items)
+        return cast(Begun, begun), cast("AsyncGenerator[Event]", items)
 
     async def whole(self, ask: Ask) -> Whole:
         """The answer at its end. Cancelling the task cancels the request."""

@@ -84,9 +84,7 @@ async def messages(request: Request, body: Annotated[MessagesBody, Depends(body_
     ask = Ask(body.model, await _chat(service, body), replace(options, format=form, thinking_budget=budget))
     if not body.stream:
         return JSONResponse(_whole(body.model, await unless_gone(request, service.whole(ask))))
-    items = service.stream(ask)
-    begun = await anext(items)  # errors before the first byte get a status of their own
-    assert isinstance(begun, Begun)
+    begun, items = await service.begin(ask)  # errors before the first byte get a status of their own
     return sse(_frames(items, begun, body.model), lambda error: event(failures.anthropic(error)))
 
 
@@ -217,7 +215,7 @@ class _Blocks:
         return [*out, {"type": "content_block_start", "index": self.index, "content_block": block}]
 
 
-async def _frames(items: Any, begun: Begun, model: str) -> AsyncGenerator[str]:
+async def _frames(items: AsyncGenerator[Event], begun: Begun, model: str) -> AsyncGenerator[str]:
     usage = {"input_tokens": len(begun.prepared.prompt), "output_tokens": 0}
     message: dict[str, Any] = {
         "id": new_id("msg_"),
@@ -237,7 +235,6 @@ async def _frames(items: Any, begun: Begun, model: str) -> AsyncGenerator[str]:
             if item is None:
                 yield event({"type": "ping"})
                 continue
-            assert isinstance(item, Event)
             for part in item.parts:
                 for block_event in blocks.add(part):
                     yield event(block_event)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 import zstandard
@@ -90,12 +90,6 @@ def parse(data: bytes) -> Any:
     except UnicodeEncodeError as error:  # a lone surrogate, which no tokenizer takes
         raise OptionError("the body holds half of a surrogate pair, which is no character") from error
     return value
-
-
-async def chunks(request: Request) -> AsyncIterator[bytes]:
-    """A body of any size, piece by piece."""
-    async for chunk in request.stream():
-        yield chunk
 
 
 def _inlined(schema: dict[str, Any]) -> dict[str, Any]:

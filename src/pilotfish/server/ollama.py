@@ -141,15 +141,12 @@ Shape = Callable[[Kind, str], dict[str, Any]]
 async def _answer(request: Request, ask: Ask, streamed: bool, shape: Shape, context: list[int] | None) -> Response:
     service: Service = request.app.state.service
     arrived = monotonic()
-    items = service.stream(ask)
     if streamed:
-        begun = await anext(items)  # errors before the first byte get a status of their own
-        assert isinstance(begun, Begun)
+        begun, items = await service.begin(ask)  # errors before the first byte get a status of their own
         return ndjson(_chunks(items, begun, ask.model, arrived, shape, context), failures.native)
 
     async def whole() -> dict[str, Any]:
-        begun = await anext(items)
-        assert isinstance(begun, Begun)
+        begun, items = await service.begin(ask)
         out: dict[str, Any] = {}
         async for chunk in _chunks(items, begun, ask.model, arrived, shape, context):
             out = _merged(out, chunk)
@@ -159,7 +156,7 @@ async def _answer(request: Request, ask: Ask, streamed: bool, shape: Shape, cont
 
 
 async def _chunks(
-    items: Any, begun: Begun, model: str, arrived: float, shape: Shape, context: list[int] | None
+    items: AsyncGenerator[Event], begun: Begun, model: str, arrived: float, shape: Shape, context: list[int] | None
 ) -> AsyncGenerator[dict[str, Any]]:
     def head() -> dict[str, Any]:
         return {"model": model, "created_at": timestamp()}
@@ -169,7 +166,6 @@ async def _chunks(
     calls = 0
     async with aclosing(items):
         async for item in items:
-            assert isinstance(item, Event)
             said += item.tokens
             logprobs += logprob_entries(item.logprobs, begun.engine.model.backend_tokenizer)
             for part in item.parts:

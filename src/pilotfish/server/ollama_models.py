@@ -21,7 +21,7 @@ from pilotfish.runtime.models import FOR_EVER
 from pilotfish.runtime.service import Service
 from pilotfish.runtime.worker import CancelledJobError
 from pilotfish.server import failures
-from pilotfish.server.bodies import Wire, body_of, chunks, described
+from pilotfish.server.bodies import Wire, body_of, described
 from pilotfish.server.streams import ndjson
 from pilotfish.store.create import blob, check_digest, create, put_blob
 from pilotfish.store.describe import Description, describe
@@ -203,7 +203,7 @@ async def upload_blob(request: Request, digest: str) -> Response:
     handle, name = tempfile.mkstemp(dir=library.blobs, suffix=".partial")
     try:
         with os.fdopen(handle, "wb") as file:
-            async for chunk in chunks(request):
+            async for chunk in request.stream():
                 await asyncio.to_thread(file.write, chunk)
         new = await asyncio.to_thread(put_blob, library, digest, Path(name))
         return Response(status_code=201 if new else 200)

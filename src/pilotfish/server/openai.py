@@ -274,14 +274,14 @@ async def _answer(request: Request, ask: Ask, body: Sampling, shape: _ChatShape 
     service: Service = request.app.state.service
     if not body.stream:
         return JSONResponse(shape.whole(await unless_gone(request, service.whole(ask))))
-    items = service.stream(ask)
-    begun = await anext(items)  # errors before the first byte get a status of their own
-    assert isinstance(begun, Begun)
+    begun, items = await service.begin(ask)  # errors before the first byte get a status of their own
     with_usage = bool(body.stream_options and body.stream_options.include_usage)
     return sse(_frames(items, begun, shape, with_usage), lambda error: data(failures.openai(error)))
 
 
-async def _frames(items: Any, begun: Begun, shape: _ChatShape | _TextShape, with_usage: bool) -> AsyncGenerator[str]:
+async def _frames(
+    items: AsyncGenerator[Event], begun: Begun, shape: _ChatShape | _TextShape, with_usage: bool
+) -> AsyncGenerator[str]:
     logprobs: list[dict[str, Any]] = []
     first = shape.first()
     if first is not None:
@@ -291,7 +291,6 @@ async def _frames(items: Any, begun: Begun, shape: _ChatShape | _TextShape, with
             if item is None:
                 yield ": keepalive\n\n"
                 continue
-            assert isinstance(item, Event)
             logprobs += _entries(begun, item.logprobs)
             for part in item.parts:
                 yield data(shape.part(part, logprobs))

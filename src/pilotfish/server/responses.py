@@ -14,7 +14,7 @@ from fastapi.responses import JSONResponse, Response
 
 from pilotfish.errors import ContextOverflowError, OptionError
 from pilotfish.runtime.request import Chat, Event, Stats
-from pilotfish.runtime.service import Ask, Begun, Service
+from pilotfish.runtime.service import Ask, Service
 from pilotfish.server import failures
 from pilotfish.server.bodies import Wire, body_of, described
 from pilotfish.server.openai import Reasoning, thinking_of
@@ -83,9 +83,7 @@ async def responses(request: Request, body: Annotated[ResponsesBody, Depends(bod
     reply = _Reply(body)
     if not body.stream:
         return JSONResponse(await unless_gone(request, _whole(service, ask, reply)))
-    items = service.stream(ask)
-    begun = await anext(items)  # errors before the first byte get a status of their own
-    assert isinstance(begun, Begun)
+    _, items = await service.begin(ask)  # errors before the first byte get a status of their own
     return sse(_frames(items, reply), lambda error: event(reply.failed(error)))
 
 
@@ -101,7 +99,7 @@ async def _whole(service: Service, ask: Ask, reply: _Reply) -> dict[str, Any]:
     return reply.response
 
 
-async def _frames(items: Any, reply: _Reply) -> AsyncGenerator[str]:
+async def _frames(items: AsyncGenerator[Event], reply: _Reply) -> AsyncGenerator[str]:
     yield event(reply.state("response.created"))
     yield event(reply.state("response.in_progress"))
     async with aclosing(beating(items)) as beats:
@@ -109,7 +107,6 @@ async def _frames(items: Any, reply: _Reply) -> AsyncGenerator[str]:
             if item is None:  # idle timers count events, not comments
                 yield event(reply.state("response.in_progress"))
                 continue
-            assert isinstance(item, Event)
             for part in item.parts:
                 for value in reply.add(part):
                     yield event(value)

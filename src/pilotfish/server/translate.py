@@ -19,7 +19,6 @@ from pilotfish.text.tools import ToolCall
 log = logging.getLogger("pilotfish")
 
 NO_IMAGES = "this model does not support images"
-_UNSET = (None, "")
 # Options that Ollama's clients send and that mean nothing here.
 WITHOUT_EFFECT = {
     "num_keep", "num_batch", "num_gpu", "main_gpu", "num_thread", "use_mmap", "use_mlock", "numa", "low_vram", "f16_kv",

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import tempfile
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,6 +12,7 @@ from mlx_lm import utils as mlx_lm_utils
 
 from pilotfish.errors import OptionError
 from pilotfish.store import checkpoint
+from pilotfish.store.library import whole_folder
 
 
 class Quantization(NamedTuple):
@@ -64,15 +63,12 @@ def quantize(source: Path, destination: Path, wanted: Quantization, classes: Any
     model, config = mlx_lm_utils.quantize_model(
         model, config, wanted.group_size, wanted.bits, wanted.mode, quant_predicate=fits
     )
-    destination.parent.mkdir(parents=True, exist_ok=True)
-    temporary = Path(tempfile.mkdtemp(dir=destination.parent, suffix=".partial"))
     try:
-        mlx_lm_utils.save_model(temporary, model, donate_model=True)
-        (temporary / "config.json").write_text(json.dumps(config, indent=1), encoding="utf-8")
-        copy_settings(source, temporary)
-        os.replace(temporary, destination)
+        with whole_folder(destination) as temporary:
+            mlx_lm_utils.save_model(temporary, model, donate_model=True)
+            (temporary / "config.json").write_text(json.dumps(config, indent=1), encoding="utf-8")
+            copy_settings(source, temporary)
     finally:
-        shutil.rmtree(temporary, ignore_errors=True)
         del model
         mx.clear_cache()
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-import shutil
-import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +13,7 @@ from typing import Any
 from pilotfish.errors import ModelNotFoundError, OptionError
 from pilotfish.store import names
 from pilotfish.store.convert import quantization, quantize
-from pilotfish.store.library import Library, Manifest, canonical, now, sha256
+from pilotfish.store.library import Library, Manifest, canonical, now, sha256, whole_folder
 from pilotfish.store.modelfile import Modelfile, check_template
 
 DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
@@ -126,9 +124,7 @@ def _from_files(library: Library, files: Mapping[str, str]) -> Manifest:
     folder = library.root / "uploaded" / key
     if folder.is_dir():
         return Manifest("", str(folder))
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    temporary = Path(tempfile.mkdtemp(dir=folder.parent, suffix=".partial"))
-    try:
+    with whole_folder(folder) as temporary:
         for name, digest in files.items():
             place = temporary / name
             if not place.resolve().is_relative_to(temporary.resolve()) or place.suffix not in SUFFIXES:
@@ -138,7 +134,4 @@ def _from_files(library: Library, files: Mapping[str, str]) -> Manifest:
                 raise OptionError(f"the content of {name} ({digest}) was not uploaded")
             place.parent.mkdir(parents=True, exist_ok=True)
             os.link(content, place)
-        os.replace(temporary, folder)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
     return Manifest("", str(folder))

@@ -39,9 +39,14 @@ class Description:
     @property
     def capabilities(self) -> list[str]:
         """By Ollama's names."""
-        found = ["completion"]
-        found += ["tools"] if "tools" in self.template else []
-        return found + (["thinking"] if any(m in self.template for m in ("enable_thinking", "<|think|>")) else [])
+        return capabilities(self.template)
+
+
+def capabilities(template: str) -> list[str]:
+    """What a model with this chat template can do, by Ollama's names."""
+    found = ["completion"]
+    found += ["tools"] if "tools" in template else []
+    return found + (["thinking"] if any(m in template for m in ("enable_thinking", "<|think|>")) else [])
 
 
 def describe(manifest: Manifest) -> Description:

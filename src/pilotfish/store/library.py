@@ -14,6 +14,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -133,6 +134,18 @@ class Library:
 def now() -> str:
     """This moment, RFC 3339 in UTC."""
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+@contextmanager
+def whole_folder(destination: Path) -> Iterator[Path]:
+    """A temporary folder beside `destination`, which takes its place if nothing is raised: it is whole or not there."""
+    destination.parent.mkdir(parents=True, exist_ok=True)
+    temporary = Path(tempfile.mkdtemp(dir=destination.parent, suffix=".partial"))
+    try:
+        yield temporary
+        temporary.replace(destination)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
 
 
 def sha256(file: Path) -> str:

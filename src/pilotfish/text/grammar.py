@@ -14,7 +14,6 @@ from tokenizers import Tokenizer
 
 from pilotfish.errors import OptionError
 
-ANY_OBJECT = {"type": "object"}
 # No blanks between the parts of a value: a model that likes blanks would never come to its end.
 OPTIONS: Any = {"whitespace_flexible": False, "lenient": False}
 
