@@ -135,7 +135,7 @@ class Service:
                 yield item
 
     async def begin(self, ask: Ask) -> tuple[Begun, AsyncGenerator[Event]]:
-        """As `stream`, up to `Begun`: what goes wrong before the first token is raised here. The events go on from it."""
+        """As `stream`, up to `Begun`: what goes wrong before the first token is raised here; then come the events."""
         items = self.stream(ask)
         begun = await anext(items)
         return cast(Begun, begun), cast("AsyncGenerator[Event]", items)
