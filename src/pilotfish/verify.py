@@ -15,7 +15,8 @@ import numpy as np
 
 from pilotfish.engine.acceptance import SameText
 from pilotfish.engine.decode import DecodeLoop, Device, Row, prefill
-from pilotfish.engine.depth import FixedDepth
+from pilotfish.engine.depth import FixedDepth, FixedLookup
+from pilotfish.engine.drafters.lookup import PromptLookup
 from pilotfish.engine.round import RoundParts
 from pilotfish.engine.sampling import Sampler, SamplingParams, mix
 from pilotfish.engine.state import DecodeState
@@ -120,8 +121,9 @@ def trace(model: LoadedModel, request: Prepared, prefilled: DecodeState, depth: 
     recording = RecordingTarget(model.target)
     row = Row(len(request.prompt), request.max_tokens, model.eos)
     drafter = model.drafter if depth else None
+    lookup = PromptLookup([request.prompt], FixedLookup(depth)) if depth and drafter is None else None
     parts = RoundParts(recording, drafter, SameText(), Sampler([params], model.suppress, model.target.operations))
-    loop = DecodeLoop(parts, FixedDepth(depth), prefilled, [row], Device())
+    loop = DecodeLoop(parts, FixedDepth(depth), prefilled, [row], Device(), lookup=lookup)
     fingerprints: list[int] = []
     gaps: list[float] = []
     for [committed] in loop.steps():
@@ -158,7 +160,7 @@ def verify(engine: Engine, prompts: Sequence[Prompt], max_tokens: int, depths: S
     Raises DraftingUnsupportedError if the engine has no drafter, OptionError for a prompt it cannot take.
     """
     model = engine.model
-    if model.drafter is None:
+    if not model.drafts:
         raise DraftingUnsupportedError(f"{model.name} was loaded without a drafter; there is nothing to compare")
     usable = [d for d in depths if d <= model.target.max_depth]
     prepared = [engine.prepare(p, Request(max_tokens=max_tokens)) for p in prompts]

@@ -23,7 +23,7 @@ def test_auto_is_compared_with_the_best_fixed_depth_and_with_plain_decoding():
 
     assert (code.best, code.auto_over_best, code.auto_over_plain) == ("3", 0.8, 1.6)
     assert (hostile.best, hostile.auto_over_plain) == ("0", 1.0)
-    assert "| 0.80 (depth 3) | 1.60 | 1 of 1 |" in as_markdown("t", [code])
+    assert "| 0.80 (depth 3) | 1.60 | 0.62 | 1 of 1 |" in as_markdown("t", [code])
 
 
 def test_every_depth_gives_the_same_text(engine):

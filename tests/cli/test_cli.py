@@ -32,7 +32,7 @@ def test_stats_and_check_say_what_drafting_did(pilotfish, tiny: Path):
     assert code == 0
     assert "24 tokens, " in err
     assert "accepted per round, same text as plain: yes" in err
-    assert "drafter  assistant, same-text" in err
+    assert "drafter  assistant and lookup, same-text" in err
     assert "depth  auto; over time " in err
 
 

@@ -16,6 +16,17 @@ def library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "library"
 
 
+@pytest.mark.parametrize("draft", ["lookup", "none", "assistant", "auto"])
+def test_a_modelfile_names_the_kind_of_drafter(pilotfish, tiny: Path, tmp_path: Path, draft: str):
+    file = tmp_path / "Modelfile"
+    file.write_text(f"FROM {tiny}\nDRAFT {draft}\n")
+
+    assert pilotfish("create", "mine", "-f", file)[0] == 0
+    out = pilotfish("run", "mine", "ab" * 30, "--json", "--seed", 1, "--max-tokens", 5)[1]
+    drafter = "assistant and lookup" if draft == "auto" else draft
+    assert json.loads(out.splitlines()[-1])["stats"]["drafter"] == drafter
+
+
 def test_a_model_is_made_listed_shown_used_copied_and_removed(pilotfish, tiny: Path, tmp_path: Path):
     file = tmp_path / "Modelfile"
     file.write_text(f"FROM {tiny}\nPARAMETER num_predict 5\nSYSTEM Be brief.\n")
@@ -34,7 +45,7 @@ def test_a_model_is_made_listed_shown_used_copied_and_removed(pilotfish, tiny: P
     assert code == 0
     stats = json.loads(out.splitlines()[-1])["stats"]
     assert stats["tokens"] == 5
-    assert stats["drafter"] == "assistant"
+    assert stats["drafter"] == "assistant and lookup"
     assert pilotfish("cp", "mine", "yours")[0] == 0
     assert pilotfish("rm", "mine", "yours")[0] == 0
     assert "mine" not in pilotfish("list")[1]

@@ -47,7 +47,7 @@ def test_a_stop_string_anywhere_in_a_round_cuts_as_in_plain_decoding(engine: Eng
 def with_drafter(engine: Engine, drafter: ScriptedDrafter) -> Engine:
     from dataclasses import replace
 
-    return Engine(replace(engine.model, drafter=drafter, drafter_name="scripted"))
+    return Engine(replace(engine.model, drafter=drafter, looks_up=False))
 
 
 def test_events_carry_text_by_token_and_only_the_last_one_ends(engine: Engine):

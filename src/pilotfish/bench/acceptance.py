@@ -46,7 +46,7 @@ def repeated_windows(tokens: Sequence[int]) -> float:
 def measure(engine: Engine, prompts: Sequence[Prompt], max_tokens: int, depth: int,
             progress: Callable[[int, int], None] | None = None) -> list[Acceptance]:  # fmt: skip
     """Decode every prompt under every setting. Raises DraftingUnsupportedError without a drafter."""
-    if engine.model.drafter is None:
+    if not engine.model.drafts:
         raise DraftingUnsupportedError(f"{engine.model.name} was loaded without a drafter; there is nothing to count")
     out, done = [], 0
     for setting, options in SETTINGS.items():

@@ -13,7 +13,8 @@ from pilotfish.runtime.loaded import Engine
 from pilotfish.runtime.request import AUTO
 
 DEEPEST = 8
-DEPTHS: tuple[int | str, ...] = (*range(DEEPEST + 1), AUTO)
+LOOKUP = "auto and look-up"
+DEPTHS: tuple[int | str, ...] = (*range(DEEPEST + 1), AUTO, LOOKUP)  # all but the last by the assistant alone
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,7 @@ def measure(
     known: Sequence[Texts] = (),
 ) -> Iterator[Texts]:  # fmt: skip
     """Decode every prompt with every seed at every depth, in turn. Raises DraftingUnsupportedError."""
-    if engine.model.drafter is None:
+    if not engine.model.drafts:
         raise DraftingUnsupportedError(f"{engine.model.name} was loaded without a drafter; there is no depth to choose")
     done = {(t.workload, t.prompt, t.seed) for t in known}
     for workload in workloads:
@@ -52,7 +53,7 @@ def _timed(engine: Engine, prompt: Any, repeats: int, options: dict[str, Any]) -
     for repeat in range(repeats):
         order = DEPTHS if repeat % 2 == 0 else tuple(reversed(DEPTHS))
         for depth in order:
-            text = engine.generate(prompt, depth=depth, **options)
+            text = engine.generate(prompt, depth=AUTO if depth == LOOKUP else depth, lookup=depth == LOOKUP, **options)
             texts.add(text.tokens)
             tokens = text.stats.tokens
             key = str(depth)
@@ -70,6 +71,7 @@ class DepthRow:
     best: str
     auto_over_best: float
     auto_over_plain: float
+    lookup_over_auto: float
     same_text: int
 
 
@@ -80,21 +82,20 @@ def summarize(found: Sequence[Texts]) -> list[DepthRow]:
         texts = [t for t in found if t.workload == name]
         tokens = sum(t.tokens for t in texts)
         rates = {str(d): tokens / sum(t.seconds[str(d)] for t in texts) for d in DEPTHS}
-        best = max((str(d) for d in DEPTHS if d != AUTO), key=lambda d: rates[d])
-        auto = rates[AUTO]
-        rows.append(
-            DepthRow(name, len(texts), rates, best, auto / rates[best], auto / rates["0"], sum(t.same for t in texts))
-        )
+        best = max((str(d) for d in DEPTHS if isinstance(d, int)), key=lambda d: rates[d])
+        auto, lookup = rates[AUTO], rates[LOOKUP]
+        same = sum(t.same for t in texts)
+        rows.append(DepthRow(name, len(texts), rates, best, auto / rates[best], auto / rates["0"], lookup / auto, same))
     return rows
 
 
 def as_markdown(title: str, rows: Sequence[DepthRow]) -> str:
     """The report's table."""
-    head = ("tokens/s", *map(str, DEPTHS), "auto / best fixed", "auto / plain", "same text")
+    head = ("tokens/s", *map(str, DEPTHS), "auto / best fixed", "auto / plain", "with look-up / auto", "same text")
     cells = [
         (
             r.workload, *(f"{r.rates[str(d)]:.0f}" for d in DEPTHS), f"{r.auto_over_best:.2f} (depth {r.best})",
-            f"{r.auto_over_plain:.2f}", f"{r.same_text} of {r.texts}",
+            f"{r.auto_over_plain:.2f}", f"{r.lookup_over_auto:.2f}", f"{r.same_text} of {r.texts}",
         )
         for r in rows
     ]  # fmt: skip

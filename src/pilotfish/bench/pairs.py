@@ -62,7 +62,7 @@ def compare(
     judge: looks at the answers. options: fields of `Request` but depth.
     Raises DraftingUnsupportedError without a drafter.
     """
-    if engine.model.drafter is None:
+    if not engine.model.drafts:
         raise DraftingUnsupportedError(f"{engine.model.name} was loaded without a drafter; there is nothing to compare")
     for number, task in enumerate(tasks):
         runs: dict[int | str, list[Any]] = {0: [], "auto": []}

@@ -9,7 +9,7 @@ import typer
 
 ModelArgument = Annotated[str, typer.Argument(help="nano, a directory, or a downloaded Hugging Face org/name.")]
 DraftOption = Annotated[
-    str | None, typer.Option("--draft", help="Drafter: a directory, a downloaded org/name, or lookup.")
+    str | None, typer.Option("--draft", help="auto, assistant, lookup, none, or where an assistant is.")
 ]
 DtypeOption = Annotated[str, typer.Option("--dtype", help="Compute in float32, bfloat16 or float16 instead.")]
 LimitOption = Annotated[int | None, typer.Option("--limit", min=1, help="Take so many prompts, spread evenly.")]

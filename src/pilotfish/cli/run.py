@@ -101,13 +101,14 @@ def details(stats: Stats) -> str:
     """Counts and speeds, a line each."""
     shares = [f"{a / d:.2f}" for a, d in zip(stats.accepted_at, stats.drafted_at, strict=True) if d]
     prefill = stats.prompt_tokens / stats.prefill_seconds if stats.prefill_seconds else 0.0
+    kept = f"{stats.accepted} ({stats.looked_up} by look-up)"
     rows = {
         "speed": f"{stats.tokens_per_second:.1f} tokens/s, prompt {prefill:.0f} tokens/s",
         "drafter": f"{stats.drafter}, {stats.acceptance}"
         if stats.drafted
         else f"none: {stats.no_drafting or 'parked'}",
         "depth": f"0: {stats.no_drafting}" if stats.no_drafting else depth_line(stats),
-        "drafted": f"{stats.drafted}, accepted {stats.accepted}, by position {' '.join(shares) or '-'}",
+        "drafted": f"{stats.drafted}, accepted {kept}, by position {' '.join(shares) or '-'}",
         "sampling": f"temperature {stats.temperature:g}, seed {stats.seed}",
         "ended": f"{stats.finish_reason}, {stats.prompt_tokens} + {stats.tokens} tokens",
     }
@@ -116,7 +117,7 @@ def details(stats: Stats) -> str:
 
 def depth_line(stats: Stats) -> str:
     """What was asked for and how it went over time: means of up to ten stretches of rounds."""
-    depths = stats.depths[1:] or (0,)  # the first round is plain, whatever was asked for
+    depths = stats.depths[1:] or (0,)  # an assistant cannot draft in the first round
     count = min(10, len(depths))
     bounds = [i * len(depths) // count for i in range(count + 1)]
     means = [sum(depths[a:b]) / (b - a) for a, b in pairwise(bounds)]

@@ -38,7 +38,7 @@ def verify(
     engine = load(model, draft=draft or "auto", dtype=dtype)
     with bar("verifying") as update:
         report = prove(engine, chosen, max_tokens, progress=update)
-    keep_verdict(settings().models, engine.model.path, engine.model.drafter_name, report.as_dict())
+    keep_verdict(settings().models, engine.model.path, engine.model.verified_drafter, report.as_dict())
     if as_json:
         typer.echo(json.dumps(report.as_dict(), indent=1))
     else:

@@ -26,15 +26,7 @@ def join(specs: Sequence[CacheSpec], states: Sequence[DecodeState]) -> DecodeSta
         hidden=mx.concatenate([s.hidden for s in states]),
         caches=caches,
         history=mx.concatenate(histories) if len(histories) == len(states) else None,
-        text=_texts([s.text for s in states if s.text is not None], len(states)),
     )
-
-
-def _texts(texts: list[mx.array], wanted: int) -> mx.array | None:
-    if len(texts) < wanted:
-        return None
-    longest = max(t.shape[1] for t in texts)
-    return mx.concatenate([mx.pad(t, [(0, 0), (0, longest - t.shape[1])]) for t in texts])
 
 
 def select(state: DecodeState, rows: Sequence[int]) -> DecodeState:
@@ -46,5 +38,4 @@ def select(state: DecodeState, rows: Sequence[int]) -> DecodeState:
         hidden=state.hidden[index],
         caches=tuple(tuple(b[index] for b in buffers) for buffers in state.caches),
         history=None if state.history is None else state.history[index],
-        text=None if state.text is None else state.text[index],
     )

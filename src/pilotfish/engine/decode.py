@@ -10,6 +10,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from enum import Enum, auto
 from typing import NamedTuple
 
 import mlx.core as mx
@@ -17,6 +18,7 @@ import mlx.core as mx
 from pilotfish.engine import batch
 from pilotfish.engine.constraints import Constraint
 from pilotfish.engine.depth import DepthPolicy, Kept, RoundSeen
+from pilotfish.engine.drafters.lookup import PromptLookup
 from pilotfish.engine.logprobs import Logprobs, TokenLogprob
 from pilotfish.engine.reuse import Marks, Start
 from pilotfish.engine.round import RoundParts, draft_round, run_round
@@ -35,7 +37,7 @@ class Device:
 
     def dispatch(self, result: RoundResult, packed: mx.array) -> None:
         """Start computing a round; returns at once."""
-        history = [a for a in (result.state.history, result.state.text) if a is not None]
+        history = [] if result.state.history is None else [result.state.history]
         mx.async_eval(packed, *result.state[:3], *result.state.caches, *history, *(result.logprobs or ()))  # type: ignore[no-untyped-call]
 
     def read(self, packed: mx.array) -> list[list[int]]:
@@ -99,12 +101,14 @@ class Counts:
     drafted_at: list[int] = field(default_factory=list)
     depths: list[int] = field(default_factory=list)
     plain_seconds: float = 0.0  # of plain rounds
+    looked_up: int = 0  # of those accepted, the drafts that look-up made
 
-    def add(self, depth: int, accepted: int) -> None:
+    def add(self, depth: int, accepted: int, by_lookup: bool) -> None:
         self.rounds += 1
         self.depths.append(depth)
         self.drafted += depth
         self.accepted += accepted
+        self.looked_up += accepted if by_lookup else 0
         missing = [0] * (depth - len(self.drafted_at))
         self.drafted_at += missing
         self.accepted_at += missing
@@ -122,6 +126,14 @@ class Committed(NamedTuple):
     logprobs: list[TokenLogprob]  # empty unless asked for
 
 
+class Source(Enum):
+    """Who made a round's drafts."""
+
+    DRAFTER = auto()
+    LOOKUP = auto()
+    GRAMMAR = auto()
+
+
 class _InFlight(NamedTuple):
     rows: list[Row]
     depth: int
@@ -129,7 +141,8 @@ class _InFlight(NamedTuple):
     packed: mx.array  # (B, 1 + depth + 1): accepted, then tokens
     logprobs: Logprobs | None
     asked: int  # drafts that the policy wanted; a grammar may have cut some off
-    forced: bool  # drafts came from a grammar, so they say nothing about the drafter
+    source: Source
+    expected: float  # tokens that a row will probably get
 
 
 def prefill(
@@ -175,8 +188,8 @@ class DecodeLoop:
 
     def __init__(self, parts: RoundParts, policy: DepthPolicy, state: DecodeState, rows: Sequence[Row],
                  device: Device, clock: Callable[[], float] = time.perf_counter,
-                 constraint: Constraint | None = None) -> None:  # fmt: skip
-        self.constraint = constraint  # of the only row
+                 constraint: Constraint | None = None, lookup: PromptLookup | None = None) -> None:  # fmt: skip
+        self.constraint, self.lookup = constraint, lookup  # a constraint is that of the only row
         self.parts, self.policy, self.device, self._clock = parts, policy, device, clock
         self._completed: float | None = None  # when the last round was read
         self._away = 0.0  # what the caller took since then
@@ -223,38 +236,61 @@ class DecodeLoop:
         self._state = self._state._replace(caches=caches)
 
     def _dispatch(self) -> None:
-        # Right after prefill there is no hidden state yet to draft from.
-        without_hidden = self._first and (self.parts.drafter is None or self.parts.drafter.reads_hidden)
-        depth = 0 if without_hidden else self.policy.next_depth(len(self._live))
-        self._first = False
+        depth, source = self._plan()
         most = depth if self.constraint is None else self.parts.target.max_depth
         tokens = max(row.length for row in self._live) + self._ahead() + most + 1
         caches = tuple(
             s.with_capacity(b, tokens) for s, b in zip(self.parts.target.specs, self._state.caches, strict=True)
         )
-        state, forced = self._state._replace(caches=caches), False
+        state = self._state._replace(caches=caches)
         if self.constraint is None:
-            result = run_round(self.parts, state, depth)
+            draft = self._looked_up(state, depth) if source is Source.LOOKUP else None
+            result = run_round(self.parts, state, depth, draft)
         else:
-            result, forced = self._constrained(self.constraint, state, depth)
+            result, source = self._constrained(self.constraint, state, depth, source)
         packed = mx.concatenate([result.accepted[:, None], result.tokens], axis=1)
         self.device.dispatch(result, packed)
         self._state = result.state
         made = int(result.tokens.shape[1]) - 1
-        flight = _InFlight(list(self._live), made, bool(self._in_flight), packed, result.logprobs, depth, forced)
+        expected = 1 + made * (1.0 if source is Source.LOOKUP else self.counts.accepted / max(1, self.counts.drafted))
+        flight = _InFlight(list(self._live), made, bool(self._in_flight), packed, result.logprobs, depth, source,
+                           expected)  # fmt: skip
         self._in_flight.append(flight)
 
-    def _constrained(self, constraint: Constraint, state: DecodeState, depth: int) -> tuple[RoundResult, bool]:
+    def _plan(self) -> tuple[int, Source]:
+        """How many drafts the next round has, and who makes them."""
+        first, self._first = self._first, False
+        if self.lookup is not None:
+            depth = self.lookup.next_depth(sum(flight.expected for flight in self._in_flight))
+            if depth:
+                return depth, Source.LOOKUP
+        # Right after prefill there is no hidden state yet to draft from.
+        without_hidden = self.parts.drafter is None or (first and self.parts.drafter.reads_hidden)
+        return 0 if without_hidden else self.policy.next_depth(len(self._live)), Source.DRAFTER
+
+    def _looked_up(self, state: DecodeState, depth: int) -> Draft:
+        assert self.lookup is not None
+        vocab = self.parts.target.vocab_size if self.parts.rule.wants_offers(self.parts.sampler) else None
+        return self.lookup.draft(state.length, depth, self._ahead(), vocab)
+
+    def _constrained(
+        self, constraint: Constraint, state: DecodeState, depth: int, source: Source
+    ) -> tuple[RoundResult, Source]:
         """A round under a grammar: drafts are made and read first, so that every row can be masked."""
-        # What the grammar dictates needs no drafter, and there is one only where drafting is on at all.
-        drafts = constraint.forced(self.parts.target.max_depth) if self.parts.drafter is not None else []
-        forced = bool(drafts)
-        if not forced and depth:
+        # What the grammar dictates needs no drafter, but is drafted only where drafting is on at all.
+        drafting = self.parts.drafter is not None or self.lookup is not None
+        drafts = constraint.forced(self.parts.target.max_depth) if drafting else []
+        if drafts:
+            source = Source.GRAMMAR
+        elif depth and source is Source.LOOKUP:
+            assert self.lookup is not None
+            drafts = self.lookup.rows[0].continuation(depth)  # nothing is in flight
+        elif depth:
             first = mx.array(constraint.masks([])[0])[None]
             (drafts,) = self.device.read(draft_round(self.parts, state, depth, first).tokens)
         bits, allowed = constraint.masks(drafts)
         draft = Draft(mx.array([drafts[:allowed]], dtype=mx.int32).reshape(1, allowed))
-        return run_round(self.parts, state, allowed, draft, mx.array(bits)[None]), forced
+        return run_round(self.parts, state, allowed, draft, mx.array(bits)[None]), source
 
     def _another_is_needed(self) -> bool:
         """False when every row is sure to finish in the rounds already in flight, which bring a token each."""
@@ -271,16 +307,21 @@ class DecodeLoop:
             if row.finish_reason:
                 continue
             taken = row.take(tokens, accepted)
+            if self.lookup is not None:
+                self.lookup.add(next(i for i, live in enumerate(self._live) if live is row), row.tokens[-taken:])
             said = [p._replace(token=t) for p, t in zip(logprobs, tokens[:taken], strict=False)]
             row.logprobs += said
-            self.counts.add(flight.depth, min(accepted, taken))
+            self.counts.add(flight.depth, min(accepted, taken), flight.source is Source.LOOKUP)
             kept.append(Kept(min(accepted, taken), accepted < flight.asked and taken == accepted + 1))
             if self.constraint is not None:
                 self.constraint.commit(row.tokens[-taken:])
             step.append(Committed(row, row.tokens[-taken:], row.drafted[-taken:], said))
         self.counts.plain_seconds += seconds if seconds is not None and flight.depth == 0 else 0.0
-        if not flight.forced:
-            self.policy.observe(RoundSeen(flight.asked, len(flight.rows), kept, seconds))
+        seen = RoundSeen(flight.asked, len(flight.rows), kept, seconds)
+        if flight.source is Source.DRAFTER:
+            self.policy.observe(seen)
+        elif flight.source is Source.LOOKUP and self.lookup is not None:
+            self.lookup.policy.observe(seen)
         return step
 
     def _seconds(self, flight: _InFlight) -> float | None:
@@ -291,7 +332,10 @@ class DecodeLoop:
         """
         now = self._clock()
         before, self._completed = self._completed, now
-        if before is None or not flight.behind or not self._in_flight or self._in_flight[0].depth != flight.depth:
+        if before is None or not flight.behind or not self._in_flight:
+            return None
+        behind = self._in_flight[0]
+        if behind.depth != flight.depth or behind.source is not flight.source:
             return None
         taken = now - before
         return taken if self._away < AWAY * taken else None
@@ -310,6 +354,8 @@ class DecodeLoop:
         keep = [i for i, row in enumerate(self._live) if not row.finish_reason]
         self._live = [self._live[i] for i in keep]
         self._settled = [self._settled[i] for i in keep]
+        if self.lookup is not None:
+            self.lookup.select(keep)
         if keep:
             self._state = batch.select(self._state, keep)
             self.parts = self.parts.select(keep)

@@ -75,16 +75,9 @@ def run_round(
         hidden=mx.take_along_axis(hidden, last[..., None], axis=1),
         caches=caches,
         history=history,
-        text=None if state.text is None else _written(state.text, state.length, tokens),
     )
     asked = parts.top_logprobs
     return RoundResult(new_state, tokens, accepted, None if asked is None else logprobs(raw, tokens, asked))
-
-
-def _written(text: mx.array, length: mx.array, tokens: mx.array) -> mx.array:
-    """The text with a round's tokens after position length[b]; those not committed the next round overwrites."""
-    at = length[:, None] + 1 + mx.arange(tokens.shape[1], dtype=mx.int32)
-    return mx.put_along_axis(text, mx.minimum(at, text.shape[1] - 1), tokens, axis=1)
 
 
 @dataclass

@@ -24,8 +24,6 @@ class DecodeState(NamedTuple):
     hidden: (B, 1, hidden), the target's hidden state (after the final norm) of the token before it.
     caches: one `Buffers` for each cache of the target.
     history: (B, window) int32, the newest tokens up to `token`, for processors that look at them; None without any.
-    text: (B, capacity) int32, every token at its position, for drafters that read it; None without any. What stands
-        beyond `length` means nothing.
     """
 
     length: mx.array
@@ -33,7 +31,6 @@ class DecodeState(NamedTuple):
     hidden: mx.array
     caches: tuple[Buffers, ...]
     history: mx.array | None = None
-    text: mx.array | None = None
 
 
 class Offer(NamedTuple):

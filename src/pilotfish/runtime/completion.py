@@ -6,11 +6,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-import mlx.core as mx
-
 from pilotfish.engine.acceptance import RULES, SameText
 from pilotfish.engine.decode import Committed, Counts, DecodeLoop, Device, Progress, Row, prefill
-from pilotfish.engine.depth import AutoDepth, DepthPolicy, FixedDepth
+from pilotfish.engine.depth import AutoDepth, AutoLookup, DepthPolicy, FixedDepth, FixedLookup
+from pilotfish.engine.drafters.lookup import PromptLookup
 from pilotfish.engine.processors import Processors
 from pilotfish.engine.reuse import Kept, Marks, keep
 from pilotfish.engine.round import RoundParts
@@ -51,10 +50,9 @@ def complete(
     state = prefill(model.target, request.prompt, device, progress=progress, start=begun, marks=marks)
     if processors is not None:
         state = state._replace(history=processors.begin([request.prompt]))
-    if drafter is not None and drafter.reads_text:
-        spare = request.max_tokens + 2 * (drafter.max_depth + 1)
-        state = state._replace(text=mx.array([[*request.prompt, *[0] * spare]], dtype=mx.int32))
-    loop = DecodeLoop(parts, _policy(model, request), state, [row], device, clock, _constraint(model, request))
+    policy = _policy(model, request)
+    loop = DecodeLoop(parts, policy, state, [row], device, clock, _constraint(model, request),
+                      _lookup(model, request, policy))  # fmt: skip
     prefilled = clock()
     answer = Answer(model.backend_tokenizer, request.prompt, request.stops, model.eos)
 
@@ -130,8 +128,17 @@ def _constraint(model: LoadedModel, request: Prepared) -> GrammarConstraint | No
 
 def _policy(model: LoadedModel, request: Prepared) -> DepthPolicy:
     if request.depth == AUTO:
-        return AutoDepth(model.depth_memory, request.max_depth)
+        return AutoDepth(model.depth_memory, request.max_depth if model.drafter else 0)
     return FixedDepth(int(request.depth))
+
+
+def _lookup(model: LoadedModel, request: Prepared, policy: DepthPolicy) -> PromptLookup | None:
+    """Look-up beside the drafter; a depth that is asked for is that of the drafter, if there is one."""
+    if not (request.lookup and request.depth):
+        return None
+    if isinstance(policy, AutoDepth):
+        return PromptLookup([request.prompt], AutoLookup(policy, request.max_depth))
+    return None if model.drafter else PromptLookup([request.prompt], FixedLookup(int(request.depth)))
 
 
 def _stats(model: LoadedModel, request: Prepared, row: Row, counts: Counts, cached: int, prefill_seconds: float,
@@ -147,6 +154,7 @@ def _stats(model: LoadedModel, request: Prepared, row: Row, counts: Counts, cach
         rounds=counts.rounds,
         drafted=counts.drafted,
         accepted=counts.accepted,
+        looked_up=counts.looked_up,
         accepted_at=tuple(counts.accepted_at),
         drafted_at=tuple(counts.drafted_at),
         depth=request.depth,
@@ -166,4 +174,4 @@ def _stats(model: LoadedModel, request: Prepared, row: Row, counts: Counts, cach
 def _why_not(model: LoadedModel, request: Prepared) -> str:
     if request.depth:
         return ""
-    return "no drafter was found or given" if model.drafter is None else "it was turned off"
+    return "it was turned off" if model.drafts else "no drafter was found or given"

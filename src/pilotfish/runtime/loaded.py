@@ -19,13 +19,13 @@ from pilotfish.engine.decode import Device, Progress
 from pilotfish.engine.depth import DepthMemory
 from pilotfish.engine.drafters import Drafter
 from pilotfish.engine.drafters.gemma4_assistant import AssistantArgs, AssistantModel, Gemma4Assistant
-from pilotfish.engine.drafters.lookup import PromptLookup
 from pilotfish.engine.target import Gemma4Target, PlainTarget, wrap
 from pilotfish.errors import (
     CapabilityError,
     CheckpointError,
     ContextOverflowError,
     DraftingUnsupportedError,
+    ModelNotFoundError,
     OptionError,
     UnsupportedModelError,
 )
@@ -42,7 +42,7 @@ from pilotfish.text.answer import Markers
 from pilotfish.text.grammar import GrammarTokenizer
 
 MAX_DEPTH = 16
-LOOKUP = "lookup"
+ASSISTANT, LOOKUP, NONE = "assistant", "lookup", "none"  # beside AUTO, what `draft` may be that is no path
 Prompt = str | Chat | Sequence[template.Message] | Sequence[int]
 DTYPES = {"bfloat16": mx.bfloat16, "float16": mx.float16, "float32": mx.float32}
 
@@ -57,8 +57,8 @@ class LoadedModel:
     generation_config: checkpoint.Config
     target: PlainTarget
     drafter: Drafter | None
-    drafter_name: str
     drafter_path: Path | None
+    looks_up: bool  # whether text that repeats is drafted by look-up
     tokenizer: Any  # mlx-lm's TokenizerWrapper
     backend_tokenizer: Tokenizer
     eos: frozenset[int]
@@ -71,6 +71,22 @@ class LoadedModel:
     def grammar_tokenizer(self) -> GrammarTokenizer:
         """The tokenizer for grammars, made when the first one is asked for."""
         return GrammarTokenizer(self.backend_tokenizer, self.target.vocab_size, self.eos)
+
+    @property
+    def drafts(self) -> bool:
+        """Whether anything drafts for it."""
+        return self.drafter is not None or self.looks_up
+
+    @property
+    def drafter_name(self) -> str:
+        """What drafts, in words."""
+        names_ = [*([self.drafter_path.name] if self.drafter_path else []), *([LOOKUP] if self.looks_up else [])]
+        return " and ".join(names_) or NONE
+
+    @property
+    def verified_drafter(self) -> str:
+        """Which drafter `verify` walks: the assistant where there is one."""
+        return self.drafter_path.name if self.drafter_path else self.drafter_name
 
     @property
     def can_think(self) -> bool:
@@ -162,6 +178,7 @@ class Engine:
             max_tokens=max_tokens,
             depth=depth,
             max_depth=most,
+            lookup=self.model.looks_up and (request.lookup or self.model.drafter is None),
             acceptance=request.acceptance,
             sampling=request.sampling(self.model.generation_config, secrets.randbits(32)),
             stops=request.stops,
@@ -236,9 +253,9 @@ class Engine:
         if request.depth == AUTO:
             most = limit if request.max_depth is None else request.max_depth
             self._check_depth("max_depth", most, limit)
-            return (AUTO, most) if model.drafter and most else (0, 0)
+            return (AUTO, most) if model.drafts and most else (0, 0)
         depth = int(request.depth)
-        if depth and model.drafter is None:
+        if depth and not model.drafts:
             raise OptionError(f"depth {depth} needs a drafter, and {model.name} was loaded without one")
         self._check_depth("depth", depth, limit)
         return depth, depth
@@ -264,8 +281,9 @@ def load(
 
     model: "nano" (ships with pilotfish), a directory, the name of a pulled or created model, or a downloaded Hugging
         Face repository "org/name".
-    draft: "auto" takes the assistant in the model's own folder if there is one; a path or name gives another; "lookup"
-        drafts by matches in the text, for any model; None decodes plainly.
+    draft: "assistant" takes the one in the model's own folder; "lookup" drafts by matches in the text, for any model;
+        "auto" does both for Gemma 4, as far as there is an assistant; a path or name gives another assistant beside
+        look-up; None or "none" decodes plainly.
     dtype: "auto" computes in float32 on a CPU, where MLX sums narrower types inaccurately and slowly, and in the
         checkpoint's own type elsewhere; or one of float32, bfloat16, float16.
     max_depth: the most drafts a round may have; sliding caches are sized for it.
@@ -290,13 +308,12 @@ def load(
     if operations.name == "stock":
         _refuse_global_scales_on_cpu(path, network)
     target = wrap(network, max_depth, operations)
-    drafter: Drafter | None = None
-    drafter_path = None if draft == LOOKUP else _drafter_path(path, draft)
+    drafter_path = _drafter_path(path, draft)
+    drafter = None if drafter_path is None else _load_drafter(drafter_path, target, str(model), compute)
     if draft == LOOKUP:
         _needs_roll_back(target, str(model))
-        drafter = PromptLookup(target.max_depth, target.vocab_size)
-    elif drafter_path is not None:
-        drafter = _load_drafter(drafter_path, target, str(model), compute)
+    # Other families are computed by MLX's own attention, which pilotfish does not vouch for unless it is asked to.
+    looks_up = draft == LOOKUP or (draft not in (None, NONE, ASSISTANT) and isinstance(target, Gemma4Target))
     if kernels == "auto" and not isinstance(target, Gemma4Target):
         install(network)
     generation = checkpoint.read_generation_config(path)
@@ -309,8 +326,8 @@ def load(
             generation_config=generation,
             target=target,
             drafter=drafter,
-            drafter_name=drafter_path.name if drafter_path else LOOKUP if draft == LOOKUP else "none",
             drafter_path=drafter_path,
+            looks_up=looks_up,
             tokenizer=tokenizer,
             backend_tokenizer=tokenizer.backend_tokenizer,
             eos=checkpoint.eos_ids(config, generation) or frozenset(tokenizer.eos_token_ids),
@@ -342,9 +359,14 @@ def _request(options: dict[str, Any]) -> Request:
 
 
 def _drafter_path(target: Path, draft: str | Path | None) -> Path | None:
-    if draft is None:
+    if draft in (None, NONE, LOOKUP):
         return None
-    return names.find_drafter(target) if draft == "auto" else names.resolve(str(draft))
+    if draft not in (AUTO, ASSISTANT):
+        return names.resolve(str(draft))
+    found = names.find_drafter(target)
+    if found is None and draft == ASSISTANT:
+        raise ModelNotFoundError(f"{target} has no assistant in its folder; give the path of one, or auto or lookup")
+    return found
 
 
 def _needs_roll_back(target: PlainTarget, name: str) -> None:

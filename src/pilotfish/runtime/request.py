@@ -43,6 +43,7 @@ class Request:
     context: tokens that prompt and answer may have together; at most what the model has.
     depth: drafts per round; "auto" chooses at run time, 0 is plain decoding.
     max_depth: with "auto", at most so many.
+    lookup: with "auto", whether prompt look-up may draft where the model has an assistant as well.
     acceptance: "same-text" (the text of plain decoding) or "rejection" (the same distribution, more drafts kept).
     stop: strings that end the text and are not part of it.
     repetition_penalty, presence_penalty, frequency_penalty: by what was generated; with `repeat_last_n`, by the newest
@@ -62,6 +63,7 @@ class Request:
     seed: int | None = None
     depth: int | str = AUTO
     max_depth: int | None = None
+    lookup: bool = True
     acceptance: str = "same-text"
     stop: str | Sequence[str] = ()
     repetition_penalty: float | None = None
@@ -152,7 +154,8 @@ class Request:
 class Stats:
     """What a generation took and what drafting did for it. Times are seconds by the engine's clock.
 
-    accepted_at[i] and drafted_at[i] count the rounds in which draft i was kept, and was made.
+    accepted_at[i] and drafted_at[i] count the rounds in which draft i was kept, and was made. looked_up: of the
+    accepted drafts, those that prompt look-up made.
     depth: what was asked for; depths: of every round, the first of which is always plain. parked_seconds: spent in
     plain rounds because drafting did not pay. no_drafting: why nothing was drafted at all, or "".
     cache_length: tokens with keys and values after the end, as plain decoding leaves them. cached_tokens: of the
@@ -169,6 +172,7 @@ class Stats:
     rounds: int
     drafted: int
     accepted: int
+    looked_up: int
     accepted_at: tuple[int, ...]
     drafted_at: tuple[int, ...]
     depth: int | str
@@ -249,6 +253,7 @@ class Prepared:
     max_tokens: int
     depth: int | str
     max_depth: int
+    lookup: bool
     acceptance: str
     sampling: SamplingParams
     stops: tuple[str, ...] = field(default=())

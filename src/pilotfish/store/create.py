@@ -13,7 +13,7 @@ from typing import Any
 from pilotfish.errors import ModelNotFoundError, OptionError
 from pilotfish.store import names
 from pilotfish.store.convert import quantization, quantize
-from pilotfish.store.library import Library, Manifest, canonical, now, sha256, whole_folder
+from pilotfish.store.library import KINDS_OF_DRAFT, Library, Manifest, canonical, now, sha256, whole_folder
 from pilotfish.store.modelfile import Modelfile, check_template
 
 DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
@@ -36,15 +36,16 @@ def create(
     base = _from_files(library, files) if files else _base(wanted.source, library, local)
     if draft_files:
         base = replace(base, draft=_from_files(library, draft_files).source)
+    elif wanted.draft in KINDS_OF_DRAFT:
+        base = replace(base, draft=wanted.draft)
     elif wanted.draft:
         base = replace(base, draft=_base(wanted.draft, library, local).source)
     if quantize_draft_to and not _drafter(base):
         raise OptionError("draft_quantize needs a drafter: give DRAFT, or start from a model that has one")
     if quantize_to:
         report(f"quantizing to {quantize_to}")
-        base = replace(
-            base, source=str(_quantized(library, base.source, quantize_to, None)), draft=_drafter(base) or "auto"
-        )
+        draft = base.draft if base.draft in ("lookup", "none") else _drafter(base) or "auto"
+        base = replace(base, source=str(_quantized(library, base.source, quantize_to, None)), draft=draft)
     if quantize_draft_to:
         report(f"quantizing the drafter to {quantize_draft_to}")
         drafter = _drafter(base)
@@ -102,7 +103,10 @@ def _base(source: str, library: Library, local: bool) -> Manifest:
 
 
 def _drafter(manifest: Manifest) -> str | None:
-    if manifest.draft != "auto":
+    """The folder of the assistant, if there is one."""
+    if manifest.draft in ("lookup", "none"):
+        return None
+    if manifest.draft not in ("auto", "assistant"):
         return manifest.draft
     found = names.find_drafter(names.resolve(manifest.source))
     return None if found is None else str(found)

@@ -55,10 +55,10 @@ def describe(manifest: Manifest) -> Description:
         path = names.resolve(manifest.source)
     except PilotfishError:
         return Description()
-    drafter = ""
-    if manifest.draft != NO_DRAFTER:
-        found = names.find_drafter(path) if manifest.draft == "auto" else Path(manifest.draft)
-        drafter = "" if found is None else found.name if manifest.draft == "auto" else manifest.draft
+    drafter = "" if manifest.draft == NO_DRAFTER else manifest.draft
+    if manifest.draft in ("auto", "assistant"):
+        found = names.find_drafter(path)
+        drafter = "" if found is None else found.name
     stamp = max((f.stat().st_mtime for f in path.glob("*")), default=0.0)
     return _described(path, drafter, manifest.template, stamp)
 

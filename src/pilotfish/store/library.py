@@ -26,6 +26,7 @@ from pilotfish.store import names
 
 PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,79}")
 NO_DRAFTER = "none"
+KINDS_OF_DRAFT = ("auto", "assistant", "lookup", NO_DRAFTER)  # what a manifest's draft may be that names no folder
 DAY = 86_400.0
 
 

@@ -18,7 +18,7 @@ class ScriptedDrafter:
     right: how many leading drafts are right, by number of the round, counted from 0.
     """
 
-    reads_hidden, reads_text = True, False
+    reads_hidden = True
 
     def __init__(self, answers: Sequence[Sequence[int]], right: Callable[[int], int], vocab_size: int,
                  max_depth: int = 16) -> None:  # fmt: skip

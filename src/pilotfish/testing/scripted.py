@@ -50,7 +50,7 @@ class AnswerDrafter:
     """Knows the answer, and proposes it right for 0 to 4 tokens, in turn."""
 
     max_depth = 16
-    reads_hidden, reads_text = True, False
+    reads_hidden = True
 
     def __init__(self, target: ScriptedTarget) -> None:
         self._target, self._rounds = target, 0
@@ -68,7 +68,8 @@ class ScriptedEngine(Engine):
 
     def __init__(self, engine: Engine, script: Script) -> None:
         target: Any = ScriptedTarget(engine.model.target)
-        model = replace(engine.model, target=target, drafter=AnswerDrafter(target), drafter_name="scripted")
+        model = replace(engine.model, target=target, drafter=AnswerDrafter(target),
+                        drafter_path=Path("scripted"), looks_up=False)  # fmt: skip
         super().__init__(model, prefixes=engine.prefixes)
         self._script, self._scripted = script, target
 

@@ -11,6 +11,7 @@ import logging
 
 from pilotfish.engine.depth.acceptance import Acceptance, AcceptanceMemory
 from pilotfish.engine.depth.costs import Costs
+from pilotfish.engine.depth.matches import MatchMemory
 from pilotfish.engine.depth.policy import RoundSeen
 
 log = logging.getLogger("pilotfish")
@@ -36,7 +37,9 @@ class DepthMemory:
     def __init__(self, max_depth: int) -> None:
         self.max_depth = max_depth
         self.acceptance = AcceptanceMemory(max_depth)
+        self.matches = MatchMemory()
         self._costs: dict[int, Costs] = {}
+        self._lookup_costs: dict[int, Costs] = {}
         self.rounds = self.timed = self.since_plain = 0
         self.plain_every = PLAIN_EVERY
         self.rounds_with_nothing = 0
@@ -53,6 +56,12 @@ class DepthMemory:
             self._costs[rows] = Costs(self.max_depth)
         return self._costs[rows]
 
+    def lookup_costs(self, rows: int) -> Costs:
+        """The same for rounds that look-up drafts."""
+        if rows not in self._lookup_costs:
+            self._lookup_costs[rows] = Costs(self.max_depth, beside=self.costs(rows))
+        return self._lookup_costs[rows]
+
 
 class AutoDepth:
     """Chooses for one sequence or batch. `max_depth` caps it below what the model allows."""
@@ -68,6 +77,7 @@ class AutoDepth:
         self._probes: list[int] = []
         self._far, self._follow_ups = False, 0
         self._promise = 0.0  # expected speed of the best depth that drafts, over plain decoding's
+        self.value = 1.0  # expected speed of `best`, over plain decoding's
         self._doubtful = 0  # rounds for which drafting goes on although the text seems to have changed
         memory.begin_text()
         self._choose()
@@ -76,6 +86,11 @@ class AutoDepth:
     def parked(self) -> bool:
         """Whether drafting does not pay at present."""
         return self.best == 0
+
+    @property
+    def warming_up(self) -> bool:
+        """Whether the first looks of the loaded model are not over yet."""
+        return self.max_depth > 0 and self.memory.rounds < LOOK * len(FIRST_LOOK)
 
     def next_depth(self, rows: int) -> int:
         self._rows = rows
@@ -156,6 +171,7 @@ class AutoDepth:
                 current = value
             if value > most:
                 best, most = depth, value
+        self.value = most
         if best == 0 and self._doubtful > 0:
             best = 1  # a few refusals in a row are no reason to stop
         elif best != self.best and most <= SWITCH * current:

@@ -27,25 +27,43 @@ class _Own(NamedTuple):
     at: int
 
 
-class Costs:
-    """For one size of batch."""
+class _Pace:
+    """What all rounds of one size of batch share, whoever drafts."""
 
-    def __init__(self, max_depth: int) -> None:
-        self._recent: deque[float] = deque(maxlen=PACE_SAMPLES)
+    def __init__(self) -> None:
+        self.recent: deque[float] = deque(maxlen=PACE_SAMPLES)
+        self.rounds = 0
+
+
+class Costs:
+    """For one size of batch and one drafter.
+
+    beside: the costs of another drafter, of whose rounds only the plain ones cost the same.
+    """
+
+    def __init__(self, max_depth: int, beside: Costs | None = None) -> None:
+        self._pace: _Pace = _Pace() if beside is None else beside._pace
+        self._beside = beside
         self._samples: list[deque[tuple[int, float]]] = [deque(maxlen=DEPTH_SAMPLES) for _ in range(max_depth + 1)]
-        self._own: dict[int, _Own] = {}  # by depth that was timed
-        self._rounds = 0
+        self._timed: dict[int, _Own] = {}  # by depth
         self._table = [1 + FIRST_SLOPE * d for d in range(max_depth + 1)]
+        self._table_of = 0  # rounds that were known when it was made
 
     @property
     def pace(self) -> float:
         """Seconds of a round of cost 1 at present; 0 before anything was timed."""
-        return median_low(self._recent) if self._recent else 0.0
+        return median_low(self._pace.recent) if self._pace.recent else 0.0
+
+    @property
+    def _own(self) -> dict[int, _Own]:
+        """What was timed, by depth."""
+        plain = self._beside._timed.get(0) if self._beside is not None else None
+        return self._timed if plain is None else {0: plain, **self._timed}
 
     def is_known(self, depth: int) -> bool:
         """Whether this depth was timed often enough, and not too long ago."""
         own = self._own.get(depth)
-        return own is not None and own.samples >= FEW and self._rounds - own.at <= FRESH
+        return own is not None and own.samples >= FEW and self._pace.rounds - own.at <= FRESH
 
     @property
     def deepest(self) -> int:
@@ -54,33 +72,34 @@ class Costs:
 
     def relative(self, depth: int) -> float:
         """Cost of a round over that of a plain one."""
+        if self._table_of != self._pace.rounds and self._own:
+            self._table, self._table_of = self._interpolated(), self._pace.rounds
         return self._table[depth] / self._table[0]
 
     def begin_text(self) -> None:
         """Forget the pace: another text has another context, and the machine may be as busy as it likes by now."""
-        self._recent.clear()
+        self._pace.recent.clear()
 
     def observe(self, depth: int, seconds: float) -> None:
         """One round took so long."""
         if seconds <= 0:
             return
-        self._rounds += 1
+        rounds = self._pace.rounds = self._pace.rounds + 1
         pace = self.pace
         if not pace:  # nothing to compare with yet
-            self._recent.append(seconds / self._table[depth])
+            self._pace.recent.append(seconds / self._table[depth])
             return
         samples = self._samples[depth]
-        samples.append((self._rounds, seconds / pace))
-        fresh = [s for at, s in samples if self._rounds - at <= FRESH]
+        samples.append((rounds, seconds / pace))
+        fresh = [s for at, s in samples if rounds - at <= FRESH]
         counted = fresh if len(fresh) >= FEW else [s for _, s in samples][-FEW:]
-        self._own[depth] = _Own(median_low(counted), len(counted), self._rounds)
-        self._recent.append(seconds / self._own[depth].cost)
-        self._table = self._interpolated()
+        self._timed[depth] = _Own(median_low(counted), len(counted), rounds)
+        self._pace.recent.append(seconds / self._timed[depth].cost)
 
     def _line(self) -> tuple[float, float]:
         """Plain cost and slope of the line through all depths, by number of samples; old ones count little."""
         points = [
-            (d, own.cost, own.samples if self._rounds - own.at <= FRESH else STALE) for d, own in self._own.items()
+            (d, own.cost, own.samples if self._pace.rounds - own.at <= FRESH else STALE) for d, own in self._own.items()
         ]
         weight = sum(n for *_, n in points)
         mean_depth = sum(d * n for d, _, n in points) / weight
@@ -98,7 +117,7 @@ class Costs:
         base, slope = self._line()
         known = []
         for d, (cost, samples, at) in sorted(self._own.items()):
-            n = samples if self._rounds - at <= FRESH else STALE
+            n = samples if self._pace.rounds - at <= FRESH else STALE
             known.append((d, (n * cost + LINE_WEIGHT * max(0.2 * cost, base + slope * d)) / (n + LINE_WEIGHT)))
         table, upper = [], 0
         for d in range(len(self._samples)):

@@ -35,7 +35,6 @@ class Drafter(Protocol):
 
     max_depth: int
     reads_hidden: bool  # whether it needs the target's hidden state, which there is none of right after a prefill
-    reads_text: bool  # whether it needs `DecodeState.text`
 
     def draft(self, state: DecodeState, depth: int, propose: Propose) -> Draft:
         """`depth` >= 1 tokens for positions `length + 1 ...`, lazily. Must not evaluate or write to caches."""

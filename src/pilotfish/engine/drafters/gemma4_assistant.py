@@ -125,7 +125,7 @@ class AssistantNetwork:
 class Gemma4Assistant:
     """The drafter: an assistant model bound to the target whose keys and values it reads."""
 
-    reads_hidden, reads_text = True, False
+    reads_hidden = True
 
     def __init__(self, model: AssistantModel, target: Gemma4Target) -> None:
         check_fit(model, target)
