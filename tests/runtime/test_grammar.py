@@ -220,8 +220,3 @@ def test_thinking_is_closed_at_the_right_token_wherever_it_falls_in_a_round(thin
             assert closes in plain.tokens
             closed += 1
     assert budget < 5 or closed > 0
-
-
-def test_a_budget_and_a_window_of_penalties_are_refused_together(engine: Engine):
-    with pytest.raises(OptionError, match="cannot be combined"):
-        engine.generate("x", thinking_budget=5, repeat_last_n=64)

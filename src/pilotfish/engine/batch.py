@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import mlx.core as mx
 
 from pilotfish.engine.caches import CacheSpec
-from pilotfish.engine.state import DecodeState
+from pilotfish.engine.state import DecodeState, Past
 
 
 def join(specs: Sequence[CacheSpec], states: Sequence[DecodeState]) -> DecodeState:
@@ -19,13 +19,15 @@ def join(specs: Sequence[CacheSpec], states: Sequence[DecodeState]) -> DecodeSta
         return states[0]
     lengths = [s.length for s in states]
     caches = tuple(spec.join([s.caches[i] for s in states], lengths) for i, spec in enumerate(specs))
-    histories = [s.history for s in states if s.history is not None]  # of one width: one `Processors` made them
+    pasts = [s.past for s in states if s.past is not None]  # of one width: one `Processors` made them
     return DecodeState(
         length=mx.concatenate([s.length for s in states]),
         token=mx.concatenate([s.token for s in states]),
         hidden=mx.concatenate([s.hidden for s in states]),
         caches=caches,
-        history=mx.concatenate(histories) if len(histories) == len(states) else None,
+        past=Past(mx.concatenate([p.tokens for p in pasts]), mx.concatenate([p.open for p in pasts]))
+        if len(pasts) == len(states)
+        else None,
     )
 
 
@@ -37,5 +39,5 @@ def select(state: DecodeState, rows: Sequence[int]) -> DecodeState:
         token=state.token[index],
         hidden=state.hidden[index],
         caches=tuple(tuple(b[index] for b in buffers) for buffers in state.caches),
-        history=None if state.history is None else state.history[index],
+        past=None if state.past is None else Past(*(a[index] for a in state.past)),
     )

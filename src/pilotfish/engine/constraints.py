@@ -6,11 +6,8 @@ by the grammar's state after drafts[:i], as plain decoding would mask it. Forbid
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any, Protocol
-
-import mlx.core as mx
 
 
 class Constraint(Protocol):
@@ -28,17 +25,3 @@ class Constraint(Protocol):
 
     def commit(self, tokens: Sequence[int]) -> None:
         """Tokens are final."""
-
-
-def masked(logits: mx.array, bits: mx.array) -> mx.array:
-    """(B, N, V) logits with those of forbidden tokens at minus infinity; bits (B, N, words) int32."""
-    shifts = mx.arange(32, dtype=mx.uint32)
-    flags = (bits.astype(mx.uint32)[..., None] >> shifts) & 1
-    flags = flags.reshape(*bits.shape[:2], -1)[..., : logits.shape[-1]]
-    return mx.where(flags == 1, logits, -math.inf)
-
-
-def masked_named(logits: mx.array, bits: mx.array, ids: mx.array) -> mx.array:
-    """The same for logits (B, N, M) of the tokens that `ids` (B, N, M) name."""
-    words = mx.take_along_axis(bits.astype(mx.uint32), (ids // 32).astype(mx.int32), axis=-1)
-    return mx.where((words >> (ids % 32).astype(mx.uint32)) & 1 == 1, logits, -math.inf)

@@ -37,8 +37,8 @@ class Device:
 
     def dispatch(self, result: RoundResult, packed: mx.array) -> None:
         """Start computing a round; returns at once."""
-        history = [] if result.state.history is None else [result.state.history]
-        mx.async_eval(packed, *result.state[:3], *result.state.caches, *history, *(result.logprobs or ()))  # type: ignore[no-untyped-call]
+        past = result.state.past or ()
+        mx.async_eval(packed, *result.state[:3], *result.state.caches, *past, *(result.logprobs or ()))  # type: ignore[no-untyped-call]
 
     def read(self, packed: mx.array) -> list[list[int]]:
         """Wait for (B, n) int32 values and bring them to the host."""

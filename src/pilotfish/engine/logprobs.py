@@ -23,15 +23,3 @@ class TokenLogprob(NamedTuple):
     token: int
     logprob: float
     top: tuple[tuple[int, float], ...]
-
-
-def logprobs(logits: mx.array, tokens: mx.array, k: int) -> Logprobs:
-    """Of (B, N, V) logits and the tokens (B, N) that were chosen. Lazy; row i depends on row i only."""
-    values = logits.astype(mx.float32)
-    values = values - mx.logsumexp(values, axis=-1, keepdims=True)
-    chosen = mx.take_along_axis(values, tokens[..., None], axis=-1)[..., 0]
-    if not k:
-        none = mx.zeros((*tokens.shape, 0))
-        return Logprobs(chosen, none.astype(mx.int32), none)
-    ids = mx.argsort(-values, axis=-1)[..., :k]
-    return Logprobs(chosen, ids.astype(mx.int32), mx.take_along_axis(values, ids, axis=-1))

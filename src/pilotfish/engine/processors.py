@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 
 import mlx.core as mx
 
-from pilotfish.engine.state import row_positions
+from pilotfish.engine.state import Past, row_positions
 from pilotfish.errors import OptionError
+from pilotfish.kernels.operations import Adjustment, Operations
 
 MAX_PENALTY = 100.0
 NOTHING = -1  # in a history, where there is no token
@@ -54,6 +55,17 @@ class Adjustments:
         if any(not math.isfinite(b) for b in self.bias.values()):
             raise OptionError("a logit bias must be a finite number")
 
+    def placed(self, prompt_length: int) -> Adjustment:
+        """The same with positions for counts."""
+        opens, closes, budget = self.budget or (NOTHING, NOTHING, 0)
+        penalties = (
+            (self.repetition, self.presence, self.frequency, self.window) if self.penalizes else (1.0, 0.0, 0.0, 0)
+        )
+        return Adjustment(
+            *penalties, bias=tuple(self.bias.items()), ends=tuple(sorted(self.eos)) if self.min_tokens else (),
+            ends_from=prompt_length + self.min_tokens, opens=opens, closes=closes, closed_from=prompt_length + budget,
+        )  # fmt: skip
+
     @property
     def penalizes(self) -> bool:
         return self.window > 0 and (self.repetition, self.presence, self.frequency) != (1.0, 0.0, 0.0)
@@ -66,118 +78,129 @@ class Adjustments:
 class Processors:
     """Changes logits of B rows, each by its own adjustments. Lazy.
 
-    vocab: size of the vocabulary. prompt_lengths: tokens of each prompt, from which `min_tokens` counts.
+    vocab: size of the vocabulary. prompt_lengths: tokens of each prompt, from which `min_tokens` and budgets count.
+    operations: may do it in one piece; the text of a request never mixes the two ways.
     """
 
-    def __init__(self, rows: Sequence[Adjustments], vocab: int, prompt_lengths: Sequence[int]) -> None:
+    def __init__(
+        self, rows: Sequence[Adjustments], vocab: int, prompt_lengths: Sequence[int],
+        operations: Operations | None = None,
+    ) -> None:  # fmt: skip
         self._rows, self._vocab, self._prompt_lengths = tuple(rows), vocab, tuple(prompt_lengths)
-        self.window = max((_looks_at(r) for r in rows), default=0)
-        self._repetition, self._presence, self._frequency = (
-            _column([getattr(r, name) if r.penalizes else neutral for r in rows])
-            for name, neutral in (("repetition", 1.0), ("presence", 0.0), ("frequency", 0.0))
-        )
-        first = mx.array([self.window - _looks_at(r) for r in rows])[:, None, None]
-        self._in_window = mx.arange(self.window) >= first
-        self._bias = _biases(rows, vocab) if any(r.bias for r in rows) else None
-        self._early = [r.min_tokens > 0 and bool(r.eos) for r in rows]
+        self._operations = operations
+        self._placed = [r.placed(n) for r, n in zip(rows, prompt_lengths, strict=True)]
+        self.window = max(a.window for a in self._placed)
+        self._fused = None if operations is None else operations.adjuster(self._placed, vocab)
 
     def select(self, rows: Sequence[int]) -> Processors:
-        """For some of the rows."""
-        return Processors([self._rows[i] for i in rows], self._vocab, [self._prompt_lengths[i] for i in rows])
+        """For some of the rows; what they know of the past stays as wide as it is."""
+        out = Processors([self._rows[i] for i in rows], self._vocab, [self._prompt_lengths[i] for i in rows],
+                         self._operations)  # fmt: skip
+        out.window = self.window
+        return out
 
-    def begin(self, prompts: Sequence[Sequence[int]]) -> mx.array:
-        """(B, window) int32: the newest tokens of each prompt, where they count; else nothing."""
-        out = []
+    def begin(self, prompts: Sequence[Sequence[int]]) -> Past:
+        """What is known before the first token: of each prompt the newest tokens, where they count."""
+        newest, is_open = [], []
         for row, prompt in zip(self._rows, prompts, strict=True):
             tokens = list(prompt[-self.window :]) if self.window and row.of_prompt else []
-            out.append([NOTHING] * (self.window - len(tokens)) + tokens)
-        return mx.array(out, dtype=mx.int32).reshape(len(out), self.window)
+            newest.append([NOTHING] * (self.window - len(tokens)) + tokens)
+            opens, closes, _ = row.budget or (NOTHING, NOTHING, 0)
+            last = next((t for t in reversed(prompt) if t in (opens, closes)), NOTHING)
+            is_open.append(int(last == opens and row.budget is not None))
+        tokens_ = mx.array(newest, dtype=mx.int32).reshape(len(newest), self.window)
+        return Past(tokens_, mx.array(is_open, dtype=mx.int32))
 
-    def advance(self, history: mx.array, tokens: mx.array, accepted: mx.array) -> mx.array:
-        """The history after a round: tokens (B, N) of which accepted + 1 were committed."""
-        if not self.window:
-            return history
-        longer = mx.concatenate([history, tokens], axis=1)
-        at = accepted[:, None] + 1 + mx.arange(self.window)
-        return mx.take_along_axis(longer, at, axis=1)
+    def advance(self, past: Past, tokens: mx.array, accepted: mx.array) -> Past:
+        """What is known after a round: tokens (B, N) of which accepted + 1 were committed."""
+        if self._fused is not None:
+            return Past(*self._fused.advance(past.tokens, past.open, tokens, accepted))
+        newest, is_open, last = past.tokens, past.open, accepted[:, None]
+        if self.window:
+            longer = mx.concatenate([newest, tokens], axis=1)
+            newest = mx.take_along_axis(longer, last + 1 + mx.arange(self.window, dtype=mx.int32), axis=1)
+        if any(r.budget for r in self._rows):
+            after = self._open(is_open, tokens)
+            is_open = mx.take_along_axis(after, last + 1, axis=1)[:, 0]
+        return Past(newest, is_open)
 
     def apply(
-        self, logits: mx.array, history: mx.array, drafts: mx.array, length: mx.array, ids: mx.array | None = None
-    ) -> mx.array:
-        """(B, N, M) logits for the tokens at length[b] + 1 ..., row i after `history` and drafts[:, :i].
+        self, logits: mx.array, past: Past, drafts: mx.array, length: mx.array, first: int = 0,
+        ids: mx.array | None = None,
+    ) -> mx.array:  # fmt: skip
+        """(B, N, M) logits for the tokens at length[b] + 1 + first ..., row i after `past` and drafts[:, :first + i].
 
-        drafts: (B, N - 1 or more). `ids` (B, N, M) int32 names the logits' tokens; without it, logit j is token j.
+        `ids` (B, N, M) int32 names the logits' tokens; without it, logit j is token j.
         """
+        if self._fused is not None:
+            return self._fused(logits, past.tokens, past.open, drafts, first, length, ids)
         rows = logits.shape[1]
+        before = drafts[:, : first + rows - 1]
         out = logits.astype(mx.float32)
         if self.window:
-            counts = self._counts(history, drafts, rows)
+            counts = self._counts(past.tokens, before, first, rows)
             counts = counts if ids is None else mx.take_along_axis(counts, ids, axis=-1)
-            seen = counts > 0
-            penalized = mx.where(out > 0, out / self._repetition, out * self._repetition)
-            out = mx.where(seen, penalized - self._presence, out) - self._frequency * counts
-        if self._bias is not None:
-            wide = mx.broadcast_to(self._bias, (*logits.shape[:2], self._vocab))
+            repetition, presence, frequency = (
+                mx.array([getattr(a, name) for a in self._placed], dtype=mx.float32)[:, None, None]
+                for name in ("repetition", "presence", "frequency")
+            )
+            penalized = mx.where(out > 0, out / repetition, out * repetition)
+            out = mx.where(counts > 0, penalized - presence, out) - frequency * counts
+        if any(a.bias for a in self._placed):
+            wide = mx.broadcast_to(self._biases(), (*logits.shape[:2], self._vocab))
             out = out + (wide if ids is None else mx.take_along_axis(wide, ids, axis=-1))
-        if any(self._early):
-            out = self._held_open(out, length, ids)
-        return self._closed(out, history, drafts, length, ids) if any(r.budget for r in self._rows) else out
+        tokens = mx.arange(logits.shape[-1], dtype=mx.int32) if ids is None else ids
+        positions = row_positions(length + 1 + first, rows)[..., None]
+        barred = self._early(tokens, positions) | self._unclosed(tokens, positions, past.open, before, first)
+        return mx.where(barred, -math.inf, out)
 
-    def _counts(self, history: mx.array, drafts: mx.array, rows: int) -> mx.array:
-        """(B, rows, vocab) float32: how often each token is in the window before each row."""
-        batch, columns = history.shape[0], self._vocab + 1  # the last one takes what is no token
-        windows = self._windows(history, drafts, rows)
-        windows = mx.where(windows < 0, self._vocab, windows).reshape(batch * rows, self.window)
+    def _counts(self, tokens: mx.array, before: mx.array, first: int, rows: int) -> mx.array:
+        """(B, rows, vocab) float32: how often each token is in its sequence's window before each row."""
+        batch, columns = tokens.shape[0], self._vocab + 1  # the last one takes what is no token
+        sequence = mx.concatenate([tokens, before], axis=1)
+        place = first + mx.arange(rows)[:, None] + mx.arange(self.window)
+        inside = mx.arange(self.window) >= mx.array([self.window - a.window for a in self._placed])[:, None, None]
+        windows = mx.where(inside & (sequence[:, place] >= 0), sequence[:, place], self._vocab)
         counts = mx.zeros((batch * rows, columns))
-        counts = counts.at[mx.arange(batch * rows)[:, None], windows].add(1.0)
+        counts = counts.at[mx.arange(batch * rows)[:, None], windows.reshape(batch * rows, self.window)].add(1.0)
         return counts.reshape(batch, rows, columns)[..., : self._vocab]
 
-    def _windows(self, history: mx.array, drafts: mx.array, rows: int) -> mx.array:
-        """(B, rows, window) int32: the tokens before each row, oldest first."""
-        sequence = mx.concatenate([history, drafts[:, : rows - 1]], axis=1)
-        place = mx.arange(rows)[:, None] + mx.arange(self.window)
-        return mx.where(self._in_window, sequence[:, place], NOTHING)
+    def _biases(self) -> mx.array:
+        """(B, 1, vocab) float32."""
+        out = mx.zeros((len(self._placed), 1, self._vocab))
+        for b, row in enumerate(self._placed):
+            if row.bias:
+                tokens, values = zip(*row.bias, strict=True)
+                out[b, 0, mx.array(tokens)] = mx.array(values)
+        return out
 
-    def _closed(
-        self, logits: mx.array, history: mx.array, drafts: mx.array, length: mx.array, ids: mx.array | None
+    def _early(self, tokens: mx.array, positions: mx.array) -> mx.array:
+        """Ends of text that would come too early."""
+        out = mx.zeros((1, 1, 1), dtype=mx.bool_)
+        for b, row in enumerate(self._placed):
+            if row.ends:
+                is_end = mx.any(tokens[..., None] == mx.array(row.ends, dtype=mx.int32), axis=-1)
+                its_row = (mx.arange(len(self._placed)) == b)[:, None, None]
+                out = out | (its_row & is_end & (positions < row.ends_from))
+        return out
+
+    def _unclosed(
+        self, tokens: mx.array, positions: mx.array, is_open: mx.array, before: mx.array, first: int
     ) -> mx.array:
-        """Rows whose budget is spent while what it is for is open may only close it."""
-        rows = logits.shape[1]
-        windows, places = self._windows(history, drafts, rows), mx.arange(self.window)
-        budgets = [r.budget or (NOTHING - 1, NOTHING - 1, 0) for r in self._rows]
-        opens, closes, most = (mx.array([b[i] for b in budgets], dtype=mx.int32)[:, None, None] for i in range(3))
-        opened, closed = (mx.max(mx.where(windows == t, places, -1), axis=-1, keepdims=True) for t in (opens, closes))
-        wanted = mx.array([r.budget is not None for r in self._rows])[:, None, None]
-        start = mx.array(self._prompt_lengths)[:, None, None]
-        spent = row_positions(length + 1, rows)[..., None] >= start + most
-        tokens = mx.arange(logits.shape[-1], dtype=mx.int32) if ids is None else ids
-        barred = wanted & spent & (opened > closed) & (tokens != closes)
-        return mx.where(barred, -math.inf, logits)
+        """Whatever does not close what a spent budget was for."""
+        if not any(r.budget for r in self._rows):
+            return mx.zeros((1, 1, 1), dtype=mx.bool_)
+        limits = mx.array([a.closed_from for a in self._placed], dtype=mx.int32)[:, None, None]
+        closes = mx.array([a.closes for a in self._placed], dtype=mx.int32)[:, None, None]
+        after = self._open(is_open, before)[:, first:, None]
+        return (after == 1) & (positions >= limits) & (tokens != closes)
 
-    def _held_open(self, logits: mx.array, length: mx.array, ids: mx.array | None) -> mx.array:
-        """Ends of text at minus infinity where they would come too early."""
-        tokens = mx.arange(logits.shape[-1], dtype=mx.int32) if ids is None else ids
-        positions = row_positions(length + 1, logits.shape[1])[..., None]
-        limits = mx.array([n + r.min_tokens for n, r in zip(self._prompt_lengths, self._rows, strict=True)])
-        ends = sorted({e for r in self._rows for e in r.eos})
-        is_end = mx.any(tokens[..., None] == mx.array(ends, dtype=mx.int32), axis=-1)
-        too_early = positions < limits[:, None, None]
-        return mx.where(is_end & too_early, -math.inf, logits)
-
-
-def _looks_at(row: Adjustments) -> int:
-    """Tokens of the past that a row's adjustments need."""
-    return row.window if row.penalizes or row.budget else 0
-
-
-def _column(values: list[float]) -> mx.array:
-    return mx.array(values, dtype=mx.float32)[:, None, None]
-
-
-def _biases(rows: Sequence[Adjustments], vocab: int) -> mx.array:
-    """(B, 1, vocab) float32."""
-    out = mx.zeros((len(rows), 1, vocab))
-    for b, row in enumerate(rows):
-        if row.bias:
-            out[b, 0, mx.array(list(row.bias))] = mx.array(list(row.bias.values()))
-    return out
+    def _open(self, is_open: mx.array, tokens: mx.array) -> mx.array:
+        """(B, N + 1) int32: whether thinking is open before each of N tokens, and after the last."""
+        opens = mx.array([a.opens for a in self._placed], dtype=mx.int32)
+        closes = mx.array([a.closes for a in self._placed], dtype=mx.int32)
+        states = [is_open]
+        for j in range(tokens.shape[1]):
+            token = tokens[:, j]
+            states.append(mx.where(token == opens, 1, mx.where(token == closes, 0, states[-1])))
+        return mx.stack(states, axis=1).astype(mx.int32)

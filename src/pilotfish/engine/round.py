@@ -12,9 +12,8 @@ from dataclasses import dataclass, field, replace
 import mlx.core as mx
 
 from pilotfish.engine.acceptance import AcceptanceRule
-from pilotfish.engine.constraints import masked, masked_named
 from pilotfish.engine.drafters import Drafter
-from pilotfish.engine.logprobs import logprobs
+from pilotfish.engine.logprobs import Logprobs
 from pilotfish.engine.processors import Processors
 from pilotfish.engine.sampling import Sampler
 from pilotfish.engine.state import DecodeState, Draft, RoundResult
@@ -53,14 +52,14 @@ def run_round(
     views = [spec.decode_view(b, state.length) for spec, b in zip(specs, state.caches, strict=True)]
     logits, hidden = parts.target.forward(rows, views)
 
-    raw, history = logits, state.history
-    if parts.processors is not None and history is not None:
-        logits = parts.processors.apply(raw, history, draft.tokens, state.length)
+    raw, past, operations = logits, state.past, parts.target.operations
+    if parts.processors is not None and past is not None:
+        logits = parts.processors.apply(raw, past, draft.tokens, state.length)
     if bits is not None:
-        logits = masked(logits, bits)
+        logits = operations.mask(logits, bits)
     tokens, accepted = parts.rule.judge(parts.sampler, draft, logits, state.length)
-    if parts.processors is not None and history is not None:
-        history = parts.processors.advance(history, tokens, accepted)
+    if parts.processors is not None and past is not None:
+        past = parts.processors.advance(past, tokens, accepted)
 
     caches = tuple(spec.collect(view) for spec, view in zip(specs, views, strict=True))
     if depth:
@@ -74,10 +73,11 @@ def run_round(
         token=mx.take_along_axis(tokens, last, axis=1),
         hidden=mx.take_along_axis(hidden, last[..., None], axis=1),
         caches=caches,
-        history=history,
+        past=past,
     )
     asked = parts.top_logprobs
-    return RoundResult(new_state, tokens, accepted, None if asked is None else logprobs(raw, tokens, asked))
+    found = None if asked is None else Logprobs(*operations.logprobs(raw, tokens, asked))
+    return RoundResult(new_state, tokens, accepted, found)
 
 
 @dataclass
@@ -93,19 +93,14 @@ class _Propose:
     def wants_offers(self) -> bool:
         return self.parts.rule.wants_offers(self.parts.sampler)
 
-    @property
-    def adjusts(self) -> bool:
-        return self.parts.processors is not None or self.first_bits is not None
-
     def adjusted(self, logits: mx.array, ahead: int, ids: mx.array | None) -> mx.array:
-        processors, state = self.parts.processors, self.state
+        processors, state, operations = self.parts.processors, self.state, self.parts.target.operations
         if self.first_bits is not None and not self.drafted:
-            logits = masked(logits, self.first_bits) if ids is None else masked_named(logits, self.first_bits, ids)
-        if processors is None or state.history is None:
+            logits = operations.mask(logits, self.first_bits, ids)
+        if processors is None or state.past is None:
             return logits
-        before = mx.concatenate([state.history, *self.drafted], axis=1) if self.drafted else state.history
-        history = before[:, before.shape[1] - processors.window :]
-        return processors.apply(logits, history, history[:, :0], state.length + ahead - 1, ids)
+        drafts = operations.concatenate(self.drafted) if self.drafted else _no_tokens(state)
+        return processors.apply(logits, state.past, drafts, state.length, len(self.drafted), ids)
 
     def __call__(self, logits: mx.array, ahead: int, ids: mx.array | None = None) -> mx.array:
         parts, state = self.parts, self.state
@@ -118,7 +113,11 @@ class _Propose:
 def draft_round(parts: RoundParts, state: DecodeState, depth: int, first_bits: mx.array | None = None) -> Draft:
     """A round's drafts alone. first_bits: (B, 1, words), what the first of them may be."""
     if depth == 0:
-        return Draft(mx.zeros((state.token.shape[0], 0), dtype=mx.int32))
+        return Draft(_no_tokens(state))
     if parts.drafter is None:
         raise AssertionError(f"depth {depth} without a drafter")
     return parts.drafter.draft(state, depth, _Propose(parts, state, first_bits))
+
+
+def _no_tokens(state: DecodeState) -> mx.array:
+    return mx.zeros((state.token.shape[0], 0), dtype=mx.int32)

@@ -16,6 +16,16 @@ Buffers = tuple[mx.array, ...]
 TEXT_NOISE, DRAFT_NOISE, ACCEPT_NOISE = 0, 1, 2
 
 
+class Past(NamedTuple):
+    """What processors know of a sequence up to its newest token.
+
+    tokens: (B, window) int32, the newest tokens, -1 where there is none. open: (B,) int32, 1 while thinking is open.
+    """
+
+    tokens: mx.array
+    open: mx.array
+
+
 class DecodeState(NamedTuple):
     """Everything that a sequence of B rows is, on the device.
 
@@ -23,14 +33,14 @@ class DecodeState(NamedTuple):
     token: (B, 1) int32, the newest committed token; its keys do not exist yet.
     hidden: (B, 1, hidden), the target's hidden state (after the final norm) of the token before it.
     caches: one `Buffers` for each cache of the target.
-    history: (B, window) int32, the newest tokens up to `token`, for processors that look at them; None without any.
+    past: for processors that look at it; None without any.
     """
 
     length: mx.array
     token: mx.array
     hidden: mx.array
     caches: tuple[Buffers, ...]
-    history: mx.array | None = None
+    past: Past | None = None
 
 
 class Offer(NamedTuple):

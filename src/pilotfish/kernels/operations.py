@@ -53,6 +53,44 @@ class Choice(NamedTuple):
     words: tuple[tuple[int, int], ...]
 
 
+class Adjustment(NamedTuple):
+    """How the logits of one row of a batch are changed before a token is chosen; see `engine.processors`.
+
+    window: newest tokens that penalties look at, 0 for no penalties. bias: (token, what is added).
+    ends, ends_from: tokens that may not stand before that position.
+    opens, closes, closed_from: from that position on, what token `opens` began must be ended by `closes`; -1 for none.
+    """
+
+    repetition: float = 1.0
+    presence: float = 0.0
+    frequency: float = 0.0
+    window: int = 0
+    bias: tuple[tuple[int, float], ...] = ()
+    ends: tuple[int, ...] = ()
+    ends_from: int = 0
+    opens: int = -1
+    closes: int = -1
+    closed_from: int = 0
+
+
+class Adjuster(Protocol):
+    """Changes logits (B, N, M)."""
+
+    def __call__(
+        self, logits: mx.array, tokens: mx.array, is_open: mx.array, drafts: mx.array, first: int, length: mx.array,
+        ids: mx.array | None,
+    ) -> mx.array:  # fmt: skip
+        """Float32 logits for positions length[b] + 1 + first ..., row i after tokens (B, W) and drafts[:, :first + i].
+
+        is_open: (B,) int32, whether something is open after `tokens`. `ids` (B, N, M) int32 names the logits' tokens.
+        """
+
+    def advance(
+        self, tokens: mx.array, is_open: mx.array, drafts: mx.array, accepted: mx.array
+    ) -> tuple[mx.array, mx.array]:
+        """`tokens` and `is_open` after the first accepted[b] + 1 of drafts (B, N)."""
+
+
 class Chooser(Protocol):
     """Chooses tokens for logits (B, N, M)."""
 
@@ -105,6 +143,20 @@ class Operations(Protocol):
 
     def choices(self, rows: Sequence[Choice], suppress: Sequence[int]) -> Chooser | None:
         """A fused choice of tokens for a batch, or None where the caller has to make it of MLX's operations."""
+
+    def adjuster(self, rows: Sequence[Adjustment], vocab: int) -> Adjuster | None:
+        """The same for what changes logits."""
+
+    def mask(self, logits: mx.array, bits: mx.array, ids: mx.array | None = None) -> mx.array:
+        """(B, N, M) logits with those of forbidden tokens at minus infinity.
+
+        bits: (B, N, words) int32; bit t % 32 of word t // 32 allows token t. `ids` (B, N, M) int32 names the tokens of
+        the logits.
+        """
+
+    def logprobs(self, logits: mx.array, tokens: mx.array, k: int) -> tuple[mx.array, mx.array, mx.array]:
+        """(B, N, V) logits, tokens (B, N) -> float32 log probabilities (B, N); of the k most likely tokens, best first,
+        ids (B, N, k) int32 and log probabilities (B, N, k)."""
 
     def fuse(self, outputs: Sequence[mx.array]) -> list[mx.array]:
         """The same arrays, made by as few nodes of MLX's graph as the device allows.

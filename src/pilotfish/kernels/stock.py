@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import mlx.core as mx
 import mlx.nn as nn
 
-from pilotfish.kernels.operations import Choice, Residual, Runs
+from pilotfish.kernels.operations import Adjustment, Choice, Residual, Runs
 from pilotfish.kernels.rotation import Rotation
 from pilotfish.kernels.weights import Weights
 
@@ -85,6 +86,28 @@ class StockOperations:
 
     def choices(self, rows: Sequence[Choice], suppress: Sequence[int]) -> None:
         return None
+
+    def adjuster(self, rows: Sequence[Adjustment], vocab: int) -> None:
+        return None
+
+    def mask(self, logits: mx.array, bits: mx.array, ids: mx.array | None = None) -> mx.array:
+        words = bits.astype(mx.uint32)
+        if ids is None:
+            flags = (words[..., None] >> mx.arange(32, dtype=mx.uint32)) & 1
+            flags = flags.reshape(*bits.shape[:2], -1)[..., : logits.shape[-1]]
+        else:
+            flags = mx.take_along_axis(words, ids // 32, axis=-1) >> (ids % 32).astype(mx.uint32) & 1
+        return mx.where(flags == 1, logits.astype(mx.float32), -math.inf)
+
+    def logprobs(self, logits: mx.array, tokens: mx.array, k: int) -> tuple[mx.array, mx.array, mx.array]:
+        values = logits.astype(mx.float32)
+        values = values - mx.logsumexp(values, axis=-1, keepdims=True)
+        chosen = mx.take_along_axis(values, tokens[..., None], axis=-1)[..., 0]
+        if not k:
+            none = mx.zeros((*tokens.shape, 0))
+            return chosen, none.astype(mx.int32), none
+        ids = mx.argsort(-values, axis=-1)[..., :k]
+        return chosen, ids.astype(mx.int32), mx.take_along_axis(values, ids, axis=-1)
 
     def fuse(self, outputs: Sequence[mx.array]) -> list[mx.array]:
         return list(outputs)

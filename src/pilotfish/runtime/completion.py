@@ -41,7 +41,8 @@ def complete(
     drafter = model.drafter if request.depth else None
     processors = None
     if not request.adjustments.changes_nothing:
-        processors = Processors([request.adjustments], model.target.vocab_size, [len(request.prompt)])
+        processors = Processors([request.adjustments], model.target.vocab_size, [len(request.prompt)],
+                                model.target.operations)  # fmt: skip
     # Under a grammar drafts may come from the grammar itself, without a distribution to judge them by.
     rule = RULES[request.acceptance if request.grammar is None else SameText.name]
     parts = RoundParts(model.target, drafter, rule, sampler, processors, request.logprobs)
@@ -49,7 +50,7 @@ def complete(
     marks = Marks(marks_of(model, request.prompt) if prefixes else ())
     state = prefill(model.target, request.prompt, device, progress=progress, start=begun, marks=marks)
     if processors is not None:
-        state = state._replace(history=processors.begin([request.prompt]))
+        state = state._replace(past=processors.begin([request.prompt]))
     policy = _policy(model, request)
     loop = DecodeLoop(parts, policy, state, [row], device, clock, _constraint(model, request),
                       _lookup(model, request, policy))  # fmt: skip

@@ -94,8 +94,6 @@ class Request:
             raise OptionError(f"logprobs is {self.logprobs}; it must be between 0 and {MOST}")
         if self.thinking_budget is not None and self.thinking_budget < 0:
             raise OptionError(f"thinking_budget is {self.thinking_budget}; it must be 0 or positive")
-        if self.thinking_budget is not None and self.repeat_last_n is not None:
-            raise OptionError("a thinking budget and repeat_last_n cannot be combined; leave one of them out")
         if self.repeat_last_n is not None and self.repeat_last_n < -1:
             raise OptionError(f"repeat_last_n is {self.repeat_last_n}; it must be -1 (all), 0 (off) or positive")
         if any(not s for s in self.stops):

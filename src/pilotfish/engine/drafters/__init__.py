@@ -16,10 +16,6 @@ class Propose(Protocol):
     def wants_offers(self) -> bool:
         """Whether the draft must carry what its tokens were drawn from."""
 
-    @property
-    def adjusts(self) -> bool:
-        """Whether `adjusted` changes anything."""
-
     def adjusted(self, logits: mx.array, ahead: int, ids: mx.array | None) -> mx.array:
         """The same logits with penalties and biases, as the target's will be; given to `__call__` afterwards."""
 

@@ -139,8 +139,8 @@ class Gemma4Assistant:
         tokens: list[mx.array] = []
         offers: list[Offer] = []
         operations = self.target.operations
-        # The choice of clusters, and penalties, are made of MLX's own operations, which cannot be fused with ours.
-        in_pieces = self.model.args.use_ordered_embeddings or propose.adjusts
+        # The choice of clusters is made of MLX's own operations, which cannot be fused with ours.
+        in_pieces = self.model.args.use_ordered_embeddings
         for j in range(depth):
             x, hidden = self.network.step(self.target.embed(token), hidden, views)
             if in_pieces:

@@ -10,7 +10,7 @@ from typing import Any
 
 import mlx.core as mx
 
-from pilotfish.kernels.operations import Choice, Residual, Runs
+from pilotfish.kernels.operations import Adjustment, Choice, Residual, Runs
 from pilotfish.kernels.rotation import Rotation
 from pilotfish.kernels.weights import Weights
 
@@ -64,6 +64,17 @@ class CpuOperations:
     def choices(self, rows: Sequence[Choice], suppress: Sequence[int]) -> CpuChooser:
         return CpuChooser(self._native, rows, suppress)
 
+    def adjuster(self, rows: Sequence[Adjustment], vocab: int) -> CpuAdjuster:
+        return CpuAdjuster(self._native, rows, vocab)
+
+    def mask(self, logits: mx.array, bits: mx.array, ids: mx.array | None = None) -> mx.array:
+        out: mx.array = self._native.mask(logits, bits, ids)
+        return out
+
+    def logprobs(self, logits: mx.array, tokens: mx.array, k: int) -> tuple[mx.array, mx.array, mx.array]:
+        chosen, ids, values = self._native.logprobs(logits, tokens, k)
+        return chosen, ids, values
+
     def fuse(self, outputs: Sequence[mx.array]) -> list[mx.array]:
         fused: list[mx.array] = self._native.fuse(outputs)
         return fused
@@ -102,6 +113,28 @@ class PreparedWeights:
 
     def __init__(self, native: Any, inputs: int) -> None:
         self.native, self.inputs = native, inputs
+
+
+class CpuAdjuster:
+    """What changes logits, as one operation."""
+
+    def __init__(self, extension: Any, rows: Sequence[Adjustment], vocab: int) -> None:
+        self._native, self._rows, self._vocab = extension, extension.Adjustments(list(rows)), vocab
+
+    def __call__(
+        self, logits: mx.array, tokens: mx.array, is_open: mx.array, drafts: mx.array, first: int, length: mx.array,
+        ids: mx.array | None,
+    ) -> mx.array:  # fmt: skip
+        out: mx.array = self._native.adjust(
+            logits, tokens, is_open, drafts, first, length, ids, self._rows, self._vocab
+        )
+        return out
+
+    def advance(
+        self, tokens: mx.array, is_open: mx.array, drafts: mx.array, accepted: mx.array
+    ) -> tuple[mx.array, mx.array]:
+        newest, opened = self._native.advance(tokens, is_open, drafts, accepted, self._rows)
+        return newest, opened
 
 
 class CpuChooser:

@@ -7,6 +7,7 @@
 #include <nanobind/stl/variant.h>
 #include <nanobind/stl/vector.h>
 
+#include "adjust.h"
 #include "attend.h"
 #include "choose.h"
 #include "parallel.h"
@@ -25,6 +26,39 @@ struct Choices {
   std::vector<int> suppress;
 };
 
+struct Adjustments {
+  std::vector<Adjustment> rows;
+};
+
+void bind_adjustments(nb::module_& m) {
+  using Row = std::tuple<float, float, float, int, std::vector<std::pair<int, float>>, std::vector<int>, int, int, int, int>;
+  nb::class_<Adjustments>(m, "Adjustments")
+      .def("__init__",
+           [](Adjustments* self, const std::vector<Row>& rows) {
+             new (self) Adjustments{};
+             for (const auto& row : rows)
+               self->rows.push_back(std::apply([](const auto&... values) { return Adjustment{values...}; }, row));
+           },
+           "rows"_a);
+  m.def("adjust",
+        [](const mx::array& logits, const mx::array& tokens, const mx::array& open, const mx::array& drafts, int first,
+           const mx::array& length, Optional ids, const Adjustments& adjustments, int vocabulary) {
+          return adjust(logits, tokens, open, drafts, first, length, ids, adjustments.rows, vocabulary, {});
+        },
+        "logits"_a, "tokens"_a, "open"_a, "drafts"_a, "first"_a, "length"_a, "ids"_a.none(), "adjustments"_a,
+        "vocabulary"_a);
+  m.def("advance",
+        [](const mx::array& tokens, const mx::array& open, const mx::array& drafts, const mx::array& accepted,
+           const Adjustments& adjustments) { return advance(tokens, open, drafts, accepted, adjustments.rows, {}); },
+        "tokens"_a, "open"_a, "drafts"_a, "accepted"_a, "adjustments"_a);
+  m.def("mask",
+        [](const mx::array& logits, const mx::array& bits, Optional ids) { return mask(logits, bits, ids, {}); },
+        "logits"_a, "bits"_a, "ids"_a.none());
+  m.def("logprobs",
+        [](const mx::array& logits, const mx::array& tokens, int k) { return logprobs(logits, tokens, k, {}); },
+        "logits"_a, "tokens"_a, "k"_a);
+}
+
 // Keeps what Python built from a named tuple of arrays and numbers, so that it is unpacked once, not in every call.
 void bind_weights(nb::module_& m) {
   nb::class_<Weights>(m, "Weights")
@@ -40,6 +74,7 @@ NB_MODULE(_native, m) {
   m.doc() = "pilotfish's CPU kernels as MLX operations; the Python functions around them check arguments.";
   nb::set_leak_warnings(false);  // weights live as long as the modules that hold them, at exit too
   bind_weights(m);
+  bind_adjustments(m);
   m.def("project",
         [](const mx::array& x, const std::vector<const Weights*>& matrices, Optional norm, float eps, bool gated,
            Optional times, int part, Optional residual, Optional after, Optional scale, float cap) {
