@@ -7,7 +7,7 @@ from functools import cache
 
 import pytest
 
-from pilotfish.engine.depth import AutoDepth, Costs, DepthMemory, FixedDepth, Kept, RoundSeen
+from pilotfish.engine.depth import AutoDepth, Costs, DepthMemory, FixedDepth, Kept, Kind, RoundSeen
 from pilotfish.testing.depth_simulator import (
     COSTS,
     STEADY,
@@ -127,7 +127,7 @@ def test_drafting_comes_back_within_64_rounds_when_it_pays_again():
 def test_a_cost_that_was_timed_in_a_bad_moment_is_timed_again():
     """A busy machine met every round with one draft; when it is quiet again, drafting must come back."""
     memory = DepthMemory(MAX)
-    costs = memory.costs(1)
+    costs = memory.costs(Kind(1))
     for _ in range(30):
         costs.observe(0, 1.0)
         for depth in (1, 2, 4):

@@ -9,7 +9,7 @@ from pathlib import Path
 import mlx.core as mx
 import pytest
 
-from pilotfish.engine.depth import AutoDepth, AutoLookup, DepthMemory, FixedLookup, Kept, RoundSeen
+from pilotfish.engine.depth import AutoDepth, AutoLookup, DepthMemory, FixedLookup, Kept, Kind, RoundSeen
 from pilotfish.engine.depth.matches import LONGEST, MatchMemory
 from pilotfish.engine.drafters.lookup import SIZES, PromptLookup, TextIndex
 from pilotfish.errors import DraftingUnsupportedError, ModelNotFoundError
@@ -98,8 +98,8 @@ def test_rounds_that_look_up_cost_what_they_were_timed_at():
     for _ in range(60):
         policy.observe(RoundSeen(16, 1, [Kept(16, False)], 40.0))  # deep rounds are dear here
         policy.saw_token(LONGEST, True)
-    assert memory.lookup_costs(1).relative(16) > 20
-    assert memory.costs(1).relative(0) == 1
+    assert memory.lookup_costs(Kind(1)).relative(16) > 20
+    assert memory.costs(Kind(1)).relative(0) == 1
     assert 0 <= policy.next_depth([LONGEST], 0) < 16
 
 

@@ -15,13 +15,14 @@ from typing import NamedTuple
 
 import mlx.core as mx
 
-from pilotfish.engine import batch
+from pilotfish.engine import batch, constrained
+from pilotfish.engine.constrained import Ready
 from pilotfish.engine.constraints import Constraint
 from pilotfish.engine.depth import DepthPolicy, Kept, RoundSeen
 from pilotfish.engine.drafters.lookup import PromptLookup
 from pilotfish.engine.logprobs import Logprobs, TokenLogprob
 from pilotfish.engine.reuse import Marks, Start
-from pilotfish.engine.round import RoundParts, draft_round, run_round
+from pilotfish.engine.round import RoundParts, run_round
 from pilotfish.engine.state import DecodeState, Draft, RoundResult
 from pilotfish.engine.target import Target
 
@@ -39,6 +40,10 @@ class Device:
         """Start computing a round; returns at once."""
         past = result.state.past or ()
         mx.async_eval(packed, *result.state[:3], *result.state.caches, *past, *(result.logprobs or ()))  # type: ignore[no-untyped-call]
+
+    def start(self, arrays: Sequence[mx.array]) -> None:
+        """Start computing a part of a round; returns at once."""
+        mx.async_eval(*arrays)  # type: ignore[no-untyped-call]
 
     def read(self, packed: mx.array) -> list[list[int]]:
         """Wait for (B, n) int32 values and bring them to the host."""
@@ -140,7 +145,6 @@ class _InFlight(NamedTuple):
     behind: bool  # dispatched while another round was in flight, so the device went straight on to it
     packed: mx.array  # (B, 1 + depth + 1): accepted, then tokens
     logprobs: Logprobs | None
-    asked: int  # drafts that the policy wanted; a grammar may have cut some off
     source: Source
     expected: float  # tokens that a row will probably get
 
@@ -197,6 +201,7 @@ class DecodeLoop:
         self._state, self._live = state, list(rows)
         self._in_flight: deque[_InFlight] = deque()
         self._first = True
+        self._ready: Ready | None = None  # under a constraint, the next round where its drafter drafts it
         self._settled = [row.length for row in self._live]  # lengths when the caches' tails were last empty
         self._tail = min((spec.tail for spec in parts.target.specs if spec.tail), default=0)
 
@@ -236,61 +241,71 @@ class DecodeLoop:
         self._state = self._state._replace(caches=caches)
 
     def _dispatch(self) -> None:
-        depth, source = self._plan()
-        most = depth if self.constraint is None else self.parts.target.max_depth
-        tokens = max(row.length for row in self._live) + self._ahead() + most + 1
-        caches = tuple(
-            s.with_capacity(b, tokens) for s, b in zip(self.parts.target.specs, self._state.caches, strict=True)
-        )
-        state = self._state._replace(caches=caches)
-        if self.constraint is None:
+        ready, self._ready = self._ready, None
+        if self.constraint is not None:
+            depth, result, source = self._constrained(self.constraint, ready)
+        else:
+            depth, source = self._plan()
+            state = self._with_room(depth)
             draft = self._looked_up(state, depth) if source is Source.LOOKUP else None
             result = run_round(self.parts, state, depth, draft)
-        else:
-            result, source = self._constrained(self.constraint, state, depth, source)
         packed = mx.concatenate([result.accepted[:, None], result.tokens], axis=1)
         self.device.dispatch(result, packed)
         self._state = result.state
-        made = int(result.tokens.shape[1]) - 1
-        expected = 1 + made * (1.0 if source is Source.LOOKUP else self.counts.accepted / max(1, self.counts.drafted))
-        flight = _InFlight(list(self._live), made, bool(self._in_flight), packed, result.logprobs, depth, source,
-                           expected)  # fmt: skip
+        expected = 1 + depth * (1.0 if source is Source.LOOKUP else self.counts.accepted / max(1, self.counts.drafted))
+        flight = _InFlight(list(self._live), depth, bool(self._in_flight), packed, result.logprobs, source, expected)
         self._in_flight.append(flight)
+        if self.constraint is not None and self._another_is_needed() and self._another_fits():
+            depth = self._drafter_depth()
+            self._ready = constrained.prepare(self.parts, self._with_room(depth), depth)
+
+    def _with_room(self, depth: int) -> DecodeState:
+        """The newest state, its caches large enough for another round."""
+        tokens = max(row.length for row in self._live) + self._ahead() + depth + 1
+        specs = self.parts.target.specs
+        caches = tuple(s.with_capacity(b, tokens) for s, b in zip(specs, self._state.caches, strict=True))
+        return self._state._replace(caches=caches)
 
     def _plan(self) -> tuple[int, Source]:
         """How many drafts the next round has, and who makes them."""
-        first, self._first = self._first, False
         if self.lookup is not None:
             depth = self.lookup.next_depth(sum(flight.expected for flight in self._in_flight))
             if depth:
+                self._first = False
                 return depth, Source.LOOKUP
+        return self._drafter_depth(), Source.DRAFTER
+
+    def _drafter_depth(self) -> int:
+        first, self._first = self._first, False
         # Right after prefill there is no hidden state yet to draft from.
         without_hidden = self.parts.drafter is None or (first and self.parts.drafter.reads_hidden)
-        return 0 if without_hidden else self.policy.next_depth(len(self._live)), Source.DRAFTER
+        return 0 if without_hidden else self.policy.next_depth(len(self._live))
+
+    def _constrained(self, constraint: Constraint, ready: Ready | None) -> tuple[int, RoundResult, Source]:
+        """A round under a grammar: `ready` is one that the drafter drafts. Nothing else is in flight."""
+        drafts, source = self._known_drafts(constraint)
+        if drafts:
+            ready = constrained.prepare_known(self.parts, self._with_room(len(drafts)), drafts)
+        elif ready is None:
+            depth = self._drafter_depth()
+            ready = constrained.prepare(self.parts, self._with_room(depth), depth)
+        result = constrained.run(self.parts, ready, constraint, self.device.start, self.device.read)
+        return ready.draft.tokens.shape[1], result, source
+
+    def _known_drafts(self, constraint: Constraint) -> tuple[list[int], Source]:
+        """Drafts that need no drafter: what the grammar dictates, else what look-up finds."""
+        if self.parts.drafter is None and self.lookup is None:
+            return [], Source.DRAFTER  # drafting is off
+        if forced := constraint.forced(self.parts.target.max_depth):
+            return forced, Source.GRAMMAR
+        if self.lookup is not None and (depth := self.lookup.next_depth(0)):
+            return self.lookup.rows[0].continuation(depth), Source.LOOKUP
+        return [], Source.DRAFTER
 
     def _looked_up(self, state: DecodeState, depth: int) -> Draft:
         assert self.lookup is not None
         vocab = self.parts.target.vocab_size if self.parts.rule.wants_offers(self.parts.sampler) else None
         return self.lookup.draft(state.length, depth, self._ahead(), vocab)
-
-    def _constrained(
-        self, constraint: Constraint, state: DecodeState, depth: int, source: Source
-    ) -> tuple[RoundResult, Source]:
-        """A round under a grammar: drafts are made and read first, so that every row can be masked."""
-        # What the grammar dictates needs no drafter, but is drafted only where drafting is on at all.
-        drafting = self.parts.drafter is not None or self.lookup is not None
-        drafts = constraint.forced(self.parts.target.max_depth) if drafting else []
-        if drafts:
-            source = Source.GRAMMAR
-        elif depth and source is Source.LOOKUP:
-            assert self.lookup is not None
-            drafts = self.lookup.rows[0].continuation(depth)  # nothing is in flight
-        elif depth:
-            first = mx.array(constraint.masks([])[0])[None]
-            (drafts,) = self.device.read(draft_round(self.parts, state, depth, first).tokens)
-        bits, allowed = constraint.masks(drafts)
-        draft = Draft(mx.array([drafts[:allowed]], dtype=mx.int32).reshape(1, allowed))
-        return run_round(self.parts, state, allowed, draft, mx.array(bits)[None]), source
 
     def _another_is_needed(self) -> bool:
         """False when every row is sure to finish in the rounds already in flight, which bring a token each."""
@@ -312,12 +327,12 @@ class DecodeLoop:
             said = [p._replace(token=t) for p, t in zip(logprobs, tokens[:taken], strict=False)]
             row.logprobs += said
             self.counts.add(flight.depth, min(accepted, taken), flight.source is Source.LOOKUP)
-            kept.append(Kept(min(accepted, taken), accepted < flight.asked and taken == accepted + 1))
+            kept.append(Kept(min(accepted, taken), accepted < flight.depth and taken == accepted + 1))
             if self.constraint is not None:
                 self.constraint.commit(row.tokens[-taken:])
             step.append(Committed(row, row.tokens[-taken:], row.drafted[-taken:], said))
         self.counts.plain_seconds += seconds if seconds is not None and flight.depth == 0 else 0.0
-        seen = RoundSeen(flight.asked, len(flight.rows), kept, seconds)
+        seen = RoundSeen(flight.depth, len(flight.rows), kept, seconds)
         if flight.source is Source.DRAFTER:
             self.policy.observe(seen)
         elif flight.source is Source.LOOKUP and self.lookup is not None:
@@ -332,13 +347,18 @@ class DecodeLoop:
         """
         now = self._clock()
         before, self._completed = self._completed, now
-        if before is None or not flight.behind or not self._in_flight:
-            return None
-        behind = self._in_flight[0]
-        if behind.depth != flight.depth or behind.source is not flight.source:
+        if before is None or self._behind(flight) != (flight.depth, flight.source):
             return None
         taken = now - before
         return taken if self._away < AWAY * taken else None
+
+    def _behind(self, flight: _InFlight) -> tuple[int, Source] | None:
+        """Drafts, and who makes them, of the round that was built while this one was computed."""
+        if self.constraint is not None:
+            return None if self._ready is None else (self._ready.draft.tokens.shape[1], Source.DRAFTER)
+        if not (flight.behind and self._in_flight):
+            return None
+        return self._in_flight[0].depth, self._in_flight[0].source
 
     def _retire(self) -> None:
         """Drop finished rows. Their state is the newest one with the length put back: a rollback moves nothing."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import mlx.core as mx
 
@@ -16,7 +17,7 @@ from pilotfish.engine.drafters import Drafter
 from pilotfish.engine.logprobs import Logprobs
 from pilotfish.engine.processors import Processors
 from pilotfish.engine.sampling import Sampler
-from pilotfish.engine.state import DecodeState, Draft, RoundResult
+from pilotfish.engine.state import Buffers, DecodeState, Draft, RoundResult
 from pilotfish.engine.target import Target
 
 
@@ -37,21 +38,38 @@ class RoundParts:
         return replace(self, sampler=self.sampler.select(rows), processors=processors)
 
 
-def run_round(
-    parts: RoundParts, state: DecodeState, depth: int, draft: Draft | None = None, bits: mx.array | None = None
-) -> RoundResult:
+class Verified(NamedTuple):
+    """What a verify pass gives: logits (B, depth + 1, V), hidden states (B, depth + 1, hidden), the caches after it."""
+
+    logits: mx.array
+    hidden: mx.array
+    caches: tuple[Buffers, ...]
+
+
+def run_round(parts: RoundParts, state: DecodeState, depth: int, draft: Draft | None = None) -> RoundResult:
     """Draft `depth` tokens, verify them in one pass of `depth + 1` rows, keep those that hold.
 
     The caller has made room for `depth + 1` more tokens (`CacheSpec.with_capacity`); the device cannot ask for it.
-    draft: of `depth` tokens, where they are made already. bits: (B, depth + 1, words), what may be chosen in each row.
+    draft: of `depth` tokens, where they are made already.
     """
     draft = draft or draft_round(parts, state, depth)
-    rows = parts.target.operations.concatenate([state.token, draft.tokens]) if depth else state.token
+    return judge_round(parts, state, draft, verify_round(parts, state, draft))
 
-    specs = parts.target.specs
+
+def verify_round(parts: RoundParts, state: DecodeState, draft: Draft) -> Verified:
+    """The target's pass over a draft."""
+    depth, specs = draft.tokens.shape[1], parts.target.specs
+    rows = parts.target.operations.concatenate([state.token, draft.tokens]) if depth else state.token
     views = [spec.decode_view(b, state.length) for spec, b in zip(specs, state.caches, strict=True)]
     logits, hidden = parts.target.forward(rows, views)
+    return Verified(logits, hidden, tuple(spec.collect(view) for spec, view in zip(specs, views, strict=True)))
 
+
+def judge_round(
+    parts: RoundParts, state: DecodeState, draft: Draft, verified: Verified, bits: mx.array | None = None
+) -> RoundResult:
+    """Which drafts are kept and what follows them. bits: (B, depth + 1, words), what may be chosen in each row."""
+    (logits, hidden, caches), depth = verified, draft.tokens.shape[1]
     raw, past, operations = logits, state.past, parts.target.operations
     if parts.processors is not None and past is not None:
         logits = parts.processors.apply(raw, past, draft.tokens, state.length)
@@ -61,11 +79,10 @@ def run_round(
     if parts.processors is not None and past is not None:
         past = parts.processors.advance(past, tokens, accepted)
 
-    caches = tuple(spec.collect(view) for spec, view in zip(specs, views, strict=True))
     if depth:
         caches = tuple(
             spec.rollback(after, spec.checkpoint(before), accepted)
-            for spec, before, after in zip(specs, state.caches, caches, strict=True)
+            for spec, before, after in zip(parts.target.specs, state.caches, caches, strict=True)
         )
     last = accepted[:, None]
     new_state = DecodeState(

@@ -129,7 +129,7 @@ def _constraint(model: LoadedModel, request: Prepared) -> GrammarConstraint | No
 
 def _policy(model: LoadedModel, request: Prepared) -> DepthPolicy:
     if request.depth == AUTO:
-        return AutoDepth(model.depth_memory, request.max_depth if model.drafter else 0)
+        return AutoDepth(model.depth_memory, request.max_depth if model.drafter else 0, request.grammar is not None)
     return FixedDepth(int(request.depth))
 
 

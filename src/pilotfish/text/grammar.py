@@ -41,19 +41,20 @@ class GrammarConstraint:
         # On a copy: having computed them, a matcher forbids tokens that reach beyond the forced ones.
         return list(self._matcher.deep_copy().compute_ff_tokens())[:most]
 
-    def masks(self, drafts: Sequence[int]) -> tuple[Any, int]:
-        """Bits of each row, and how many leading drafts are allowed."""
+    def masks(self, drafts: Sequence[int]) -> Any:
+        """Bits of each row."""
+        rows = np.full((len(drafts) + 1, (self._vocab + 31) // 32), -1, dtype=np.int32)
         kept = self._matcher, self._before, self._thinking, self._ended
-        rows = [self._row()]
+        self._fill(rows, 0)
         if drafts:  # on a copy: a matcher that was rolled back forbids some tokens that it allowed before (1.9.1)
             self._matcher = self._matcher.deep_copy()
-        for token in drafts:
-            if not rows[-1][token // 32] >> (token % 32) & 1:
+        for i, token in enumerate(drafts):
+            if not rows[i, token // 32] >> (token % 32) & 1:
                 break
             self._advance(token)
-            rows.append(self._row())
+            self._fill(rows, i + 1)
         self._matcher, self._before, self._thinking, self._ended = kept
-        return np.stack(rows), len(rows) - 1
+        return rows
 
     def commit(self, tokens: Sequence[int]) -> None:
         """Tokens are final."""
@@ -74,24 +75,22 @@ class GrammarConstraint:
             self._before = False
             self._matcher.consume_token(token)
 
-    def _row(self) -> Any:
-        words = np.full(((self._vocab + 31) // 32,), -1, dtype=np.int32)
+    def _fill(self, rows: Any, at: int) -> None:
+        """What may come next, as row `at` of words that allow everything."""
+        words = rows[at]
         if self._ended:
-            return words
+            return
         if self._thinking:  # anything but an end, or there would be no value
             for token in self._eos:
                 _set(words, token, False)
-            return words
-        if self._matcher.is_stopped():
+        elif self._matcher.is_stopped():
             words[:] = 0
             for token in self._eos:
                 _set(words, token, True)
-            return words
-        bitmask = words[None]
-        fill_next_token_bitmask(self._matcher, bitmask)
-        if self._before and self._channel is not None:
-            _set(words, self._channel, True)
-        return words
+        else:
+            fill_next_token_bitmask(self._matcher, rows, at)
+            if self._before and self._channel is not None:
+                _set(words, self._channel, True)
 
 
 def _set(words: Any, token: int, on: bool) -> None:

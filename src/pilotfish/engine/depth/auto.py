@@ -8,6 +8,7 @@ the kind of text is noticed rather than averaged over.
 from __future__ import annotations
 
 import logging
+from typing import NamedTuple
 
 from pilotfish.engine.depth.acceptance import Acceptance, AcceptanceMemory
 from pilotfish.engine.depth.costs import Costs
@@ -31,6 +32,13 @@ NEVER_REACHED = 0.005  # a draft that is kept so rarely is not worth weighing
 NOTHING_KEPT_AFTER = 64  # drafted rounds without one kept draft that are worth a word in the log
 
 
+class Kind(NamedTuple):
+    """Rounds that cost alike. rows: of the batch. awaited: whether the host reads each before the next one begins."""
+
+    rows: int
+    awaited: bool = False
+
+
 class DepthMemory:
     """What a loaded model has shown, kept from request to request."""
 
@@ -38,8 +46,8 @@ class DepthMemory:
         self.max_depth = max_depth
         self.acceptance = AcceptanceMemory(max_depth)
         self.matches = MatchMemory()
-        self._costs: dict[int, Costs] = {}
-        self._lookup_costs: dict[int, Costs] = {}
+        self._costs: dict[Kind, Costs] = {}
+        self._lookup_costs: dict[Kind, Costs] = {}
         self.rounds = self.timed = self.since_plain = 0
         self.plain_every = PLAIN_EVERY
         self.rounds_with_nothing = 0
@@ -50,28 +58,28 @@ class DepthMemory:
         for costs in self._costs.values():
             costs.begin_text()
 
-    def costs(self, rows: int) -> Costs:
-        """For batches of `rows`."""
-        if rows not in self._costs:
-            self._costs[rows] = Costs(self.max_depth)
-        return self._costs[rows]
+    def costs(self, kind: Kind) -> Costs:
+        """Of one kind of rounds."""
+        if kind not in self._costs:
+            self._costs[kind] = Costs(self.max_depth)
+        return self._costs[kind]
 
-    def lookup_costs(self, rows: int) -> Costs:
+    def lookup_costs(self, kind: Kind) -> Costs:
         """The same for rounds that look-up drafts."""
-        if rows not in self._lookup_costs:
-            self._lookup_costs[rows] = Costs(self.max_depth, beside=self.costs(rows))
-        return self._lookup_costs[rows]
+        if kind not in self._lookup_costs:
+            self._lookup_costs[kind] = Costs(self.max_depth, beside=self.costs(kind))
+        return self._lookup_costs[kind]
 
 
 class AutoDepth:
-    """Chooses for one sequence or batch. `max_depth` caps it below what the model allows."""
+    """Chooses for one sequence or batch. `max_depth` caps it below what the model allows; awaited: see `Kind`."""
 
-    def __init__(self, memory: DepthMemory, max_depth: int | None = None) -> None:
+    def __init__(self, memory: DepthMemory, max_depth: int | None = None, awaited: bool = False) -> None:
         self.memory = memory
         self.max_depth = memory.max_depth if max_depth is None else min(max_depth, memory.max_depth)
         self.best = min(2, self.max_depth)
         self._acceptance = Acceptance(memory.acceptance, memory.max_depth)
-        self._rows = 1
+        self.kind = Kind(1, awaited)
         self._since_look = 0
         self._deeper_every, self._back_every = DEEPER_EVERY, BACK_EVERY
         self._probes: list[int] = []
@@ -93,7 +101,7 @@ class AutoDepth:
         return self.max_depth > 0 and self.memory.rounds < LOOK * len(FIRST_LOOK)
 
     def next_depth(self, rows: int) -> int:
-        self._rows = rows
+        self.kind = self.kind._replace(rows=rows)
         memory = self.memory
         memory.rounds += 1
         if memory.rounds <= LOOK * len(FIRST_LOOK):
@@ -107,19 +115,19 @@ class AutoDepth:
                 self._since_look, self._follow_ups = 0, 1
                 self._back_every = min(2 * self._back_every, BACK_AT_MOST)
                 # What one draft costs may have been timed in a bad moment: only a longer look can be timed again.
-                self._probes = [1] * (0 if memory.costs(rows).is_known(1) else LOOK - 1)
+                self._probes = [1] * (0 if memory.costs(self.kind).is_known(1) else LOOK - 1)
                 return 1
             return 0
         if memory.since_plain >= memory.plain_every:
             memory.since_plain, memory.plain_every = 0, min(2 * memory.plain_every, PLAIN_AT_MOST)
             self._probes = [0] * (LOOK - 1)
             return 0
-        due = SOON if self.best >= memory.costs(rows).deepest else self._deeper_every
+        due = SOON if self.best >= memory.costs(self.kind).deepest else self._deeper_every
         if self._since_look >= due and self.best < self.max_depth:
             self._since_look = 0
             self._deeper_every = min(2 * self._deeper_every, DEEPER_AT_MOST)
             deeper = self._deeper()
-            self._probes = [deeper] * (0 if memory.costs(rows).is_known(deeper) else LOOK - 1)
+            self._probes = [deeper] * (0 if memory.costs(self.kind).is_known(deeper) else LOOK - 1)
             return deeper
         return self.best
 
@@ -131,14 +139,14 @@ class AutoDepth:
             reached *= p[depth - 1]
             tokens += reached
             near_tokens = tokens if depth <= self.best else near_tokens
-        unknown = self.best >= self.memory.costs(self._rows).deepest
+        unknown = self.best >= self.memory.costs(self.kind).deepest
         self._far = (unknown or not self._far) and tokens > 1.1 * near_tokens
         return far if self._far else self.best + 1
 
     def observe(self, seen: RoundSeen) -> None:
         self.memory.timed += seen.seconds is not None
         if seen.seconds is not None and self.memory.timed > WARM_UP:
-            self.memory.costs(seen.rows).observe(seen.depth, seen.seconds)
+            self.memory.costs(self.kind._replace(rows=seen.rows)).observe(seen.depth, seen.seconds)
         if seen.depth == 0:
             self._choose()
             return
@@ -155,7 +163,7 @@ class AutoDepth:
             self._follow_ups -= 1
 
     def _choose(self) -> None:
-        costs, p = self.memory.costs(self._rows), self._acceptance.probabilities()
+        costs, p = self.memory.costs(self.kind), self._acceptance.probabilities()
         best, most = 0, 1.0
         reached, tokens, current = 1.0, 1.0, 1.0 if self.parked else 0.0
         self._promise = 0.0

@@ -78,7 +78,7 @@ class AutoLookup:
             self._costs(seen.rows).observe(seen.depth, seen.seconds)
 
     def _costs(self, rows: int) -> Costs:
-        return self._beside.memory.lookup_costs(rows)
+        return self._beside.memory.lookup_costs(self._beside.kind._replace(rows=rows))
 
     def _expected(self, matches: Sequence[int], ahead: float) -> list[float]:
         """Tokens that a row gets on average, for each of the depths."""
