@@ -220,3 +220,51 @@ def test_thinking_is_closed_at_the_right_token_wherever_it_falls_in_a_round(thin
             assert closes in plain.tokens
             closed += 1
     assert budget < 5 or closed > 0
+
+
+TOOLS = (
+    {"type": "function", "function": {"name": "ping", "parameters": {"type": "object", "properties": {}}}},
+    {"type": "function", "function": {"name": "add", "parameters": {
+        "type": "object", "properties": {"a": {"type": "integer"}, "b": {"enum": [1, "two"]}}, "required": ["a"]}}},
+)  # fmt: skip
+ASKED = ({"role": "user", "content": "hi"},)
+
+
+@pytest.mark.parametrize("thinking", [False, True])
+@pytest.mark.parametrize("choice", ["required", "add"])
+def test_a_forced_call_is_made_with_drafting_on_as_off(thinker: Engine, choice: str, thinking: bool):
+    chat, ended = Chat(ASKED, TOOLS, thinking, choice=choice), 0
+    for seed in range(6):
+        texts = [thinker.generate(chat, seed=seed, depth=depth, **SAMPLED) for depth in (0, 1, 4, "auto")]
+        assert len({t.tokens for t in texts}) == 1
+        assert texts[0].strip() == ""
+        ended += texts[0].stats.finish_reason == "stop"
+        for call in texts[0].calls:
+            assert call.name == choice or choice == "required"
+            assert set(call.arguments) <= ({"a", "b"} if call.name == "add" else set())
+            assert call.name == "ping" or isinstance(call.arguments["a"], int)
+    assert ended > 0
+
+
+def test_a_schema_beside_tools_leaves_calls_open(thinker: Engine):
+    tokenizer = thinker.model.backend_tokenizer
+    bias = {tokenizer.token_to_id("<|tool_call>"): 9.0}
+    kinds = set()
+    for seed in range(16):
+        chat = Chat(ASKED, TOOLS, choice="auto")
+        texts = [thinker.generate(chat, format={"enum": [1, 2]}, seed=seed, depth=depth, logit_bias=bias, **SAMPLED)
+                 for depth in (0, 3)]  # fmt: skip
+        assert texts[0].tokens == texts[1].tokens
+        if texts[0].stats.finish_reason == "stop":
+            kinds.add("call" if texts[0].calls else json.loads(texts[0]))
+    assert "call" in kinds
+    assert kinds & {1, 2}
+
+
+def test_the_first_call_ends_an_answer_that_may_have_only_one(thinker: Engine):
+    chat = Chat(ASKED, TOOLS[:1], choice="required")
+    several = [len(thinker.generate(chat, seed=s, **SAMPLED).calls) for s in range(8)]
+    one = [thinker.generate(replace(chat, one_call=True), seed=s, **SAMPLED) for s in range(8)]
+    assert max(several) > 1
+    assert {len(t.calls) for t in one} == {1}
+    assert {t.stats.finish_reason for t in one} == {"stop"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
@@ -135,3 +136,16 @@ def test_what_would_need_a_memory_is_refused(server: Running, name: str):
     answer = server.post("/v1/responses", {"model": "nano", "input": "x", name: "resp_1"})
     assert answer.status_code == 400
     assert name in answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("choice", [{"type": "any"}, {"type": "tool", "name": "ping"},
+                                    {"type": "any", "disable_parallel_tool_use": True}])  # fmt: skip
+def test_a_call_can_be_forced(scripted: Running, choice: dict[str, Any]):
+    ping = {"name": "ping", "input_schema": {"type": "object", "properties": {}}}
+    body = {"model": "scripted", "max_tokens": 60, "messages": [{"role": "user", "content": "hi"}], "tools": [ping]}
+    answer = scripted.post("/v1/messages", {**body, "tool_choice": choice}).json()
+    assert answer["stop_reason"] == "tool_use" or "disable_parallel_tool_use" not in choice
+    assert {b["type"] for b in answer["content"]} == {"tool_use"}
+    assert answer["content"][0]["input"] == {}
+    refused = scripted.post("/v1/messages", {**body, "tool_choice": {"type": "tool", "name": "fly"}})
+    assert (refused.status_code, refused.json()["error"]["type"]) == (400, "invalid_request_error")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
@@ -129,9 +130,52 @@ def test_tools_can_be_hidden(scripted: Running):
     body = {"model": "scripted", "messages": [{"role": "user", "content": "weather"}], "tools": [WEATHER]}
     hidden = scripted.post("/v1/chat/completions", {**body, "tool_choice": "none"}).json()["choices"][0]
     assert "tool_calls" not in hidden["message"]
-    forced = scripted.post("/v1/chat/completions", {**body, "tool_choice": "required"})
-    assert forced.status_code == 400
-    assert "not supported yet" in forced.json()["error"]["message"]
+
+
+PING = {"type": "function", "function": {"name": "ping", "parameters": {"type": "object", "properties": {}}}}
+
+
+@pytest.mark.parametrize("depth", [0, 4])
+@pytest.mark.parametrize(("choice", "names"), [
+    ("required", {"ping"}), ({"type": "function", "function": {"name": "ping"}}, {"ping"}),
+    ({"type": "function", "name": "ping"}, {"ping"}),
+    ({"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": [
+        {"type": "function", "function": {"name": "ping"}}]}}, {"ping"}),
+])  # fmt: skip
+def test_a_call_can_be_forced(scripted: Running, choice: Any, names: set[str], depth: int):
+    # The script greets, and never calls anything.
+    body = {"model": "scripted", "messages": HELLO, "tools": [PING], "tool_choice": choice, "draft_num_predict": depth,
+            "parallel_tool_calls": False}  # fmt: skip
+    answer = scripted.post("/v1/chat/completions", body).json()["choices"][0]
+    assert answer["finish_reason"] == "tool_calls"
+    assert {c["function"]["name"] for c in answer["message"]["tool_calls"]} == names
+    assert json.loads(answer["message"]["tool_calls"][0]["function"]["arguments"]) == {}
+    flat = [{"type": "function", "name": "ping", "parameters": {"type": "object", "properties": {}}}]
+    item = scripted.post("/v1/responses", {"model": "scripted", "input": "hi", "tools": flat, "tool_choice": choice,
+                                           "parallel_tool_calls": False}).json()["output"][-1]  # fmt: skip
+    assert (item["type"], item["name"], item["arguments"]) == ("function_call", "ping", "{}")
+
+
+def test_parallel_calls_can_be_forbidden(scripted: Running):
+    body = {"model": "scripted", "messages": [{"role": "user", "content": "both weather"}], "tools": [WEATHER]}
+    both = scripted.post("/v1/chat/completions", body).json()["choices"][0]["message"]["tool_calls"]
+    one = scripted.post("/v1/chat/completions", {**body, "parallel_tool_calls": False}).json()["choices"][0]
+    assert (len(both), len(one["message"]["tool_calls"])) == (2, 1)
+    assert one["finish_reason"] == "tool_calls"
+
+
+@pytest.mark.parametrize(("fields", "why"), [
+    ({"tool_choice": "required"}, "needs that tool, or any, among the tools"),
+    ({"tool_choice": {"type": "function", "function": {"name": "fly"}}, "tools": [PING]}, "'fly' needs that tool"),
+    ({"tool_choice": {"type": "function"}, "tools": [PING]}, "needs the name of a function"),
+    ({"tool_choice": "perhaps", "tools": [PING]}, "must be auto, none, required or a function by name"),
+    ({"tool_choice": "required", "tools": [PING], "response_format": {"type": "json_object"}}, "contradict each other"),
+    ({"tool_choice": "required", "tools": [{"type": "function", "function": {"name": "a b"}}]}, "'a b' cannot be"),
+])  # fmt: skip
+def test_choices_that_cannot_be_made_are_refused(scripted: Running, fields: dict[str, Any], why: str):
+    refused = scripted.post("/v1/chat/completions", {"model": "scripted", "messages": HELLO, **fields})
+    assert refused.status_code == 400
+    assert why in refused.json()["error"]["message"]
 
 
 def test_completions_wrap_the_prompt_or_take_ids(server: Running):

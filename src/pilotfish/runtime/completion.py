@@ -17,7 +17,7 @@ from pilotfish.engine.sampling import Sampler
 from pilotfish.engine.state import DecodeState
 from pilotfish.runtime.prefixes import PrefixCache, marks_of
 from pilotfish.runtime.request import AUTO, Event, Prepared, Stats
-from pilotfish.text.answer import Answer, Kind, Markers, Part
+from pilotfish.text.answer import Answer, Kind, Markers, Part, is_open
 from pilotfish.text.grammar import GrammarConstraint
 
 if TYPE_CHECKING:
@@ -65,22 +65,25 @@ def complete(
     try:
         for step in loop.steps():
             for committed in step:
-                event = _event(answer, committed, loop)
+                event = _event(answer, committed, loop, request.one_call)
                 yield replace(event, stats=stats()) if event.finish_reason else event
     finally:
         if prefixes:
             prefixes.add(model, _kept(model, request, row, state, marks))
 
 
-def _event(answer: Answer, committed: Committed, loop: DecodeLoop) -> Event:
-    """What a round's tokens say; a stop string among them ends the row where plain decoding would have ended it."""
+def _event(answer: Answer, committed: Committed, loop: DecodeLoop, one_call: bool) -> Event:
+    """What a round's tokens say; a stop string or the only call that may be made ends the row where plain decoding
+    would have ended it."""
     row, by_token = committed.row, []
+    ended = False
     for token in committed.tokens:
         by_token.append(answer.add(token))
-        if answer.stopped:
+        ended = answer.stopped or (one_call and any(part.call for part in by_token[-1]))
+        if ended:
             break
     kept = len(by_token)
-    if answer.stopped:
+    if ended:
         loop.stop(row, len(row.tokens) - (len(committed.tokens) - kept))
     if row.finish_reason:
         by_token[-1] += answer.finish()
@@ -122,9 +125,8 @@ def _constraint(model: LoadedModel, request: Prepared) -> GrammarConstraint | No
     if request.grammar is None:
         return None
     marks, grammar = Markers.of(model.backend_tokenizer), model.grammar_tokenizer
-    return GrammarConstraint(
-        request.grammar.deep_copy(), grammar.vocab, model.eos, marks.channel, marks.channel_end, request.thinks
-    )
+    return GrammarConstraint(request.grammar.deep_copy(), grammar.vocab, model.eos, marks.channel, marks.channel_end,
+                             request.thinks, is_open(request.prompt, marks))  # fmt: skip
 
 
 def _policy(model: LoadedModel, request: Prepared) -> DepthPolicy:

@@ -33,7 +33,7 @@ from pilotfish.kernels import best_operations, install
 from pilotfish.kernels.stock import StockOperations
 from pilotfish.runtime.completion import Clock, complete
 from pilotfish.runtime.prefixes import PrefixCache
-from pilotfish.runtime.request import AUTO, Chat, Completion, Event, Prepared, Request
+from pilotfish.runtime.request import AUTO, REQUIRED, Chat, Completion, Event, Prepared, Request
 from pilotfish.store import checkpoint, names
 from pilotfish.store.describe import capabilities
 from pilotfish.store.library import NO_DRAFTER, Library, Manifest
@@ -165,7 +165,6 @@ class Engine:
         if asked is None and room is None:
             raise OptionError("this checkpoint does not say how long its context is; give max_tokens")
         max_tokens = min(n for n in (asked, room) if n is not None)
-        schema = request.schema
         marks = Markers.of(self.model.backend_tokenizer)
         channel = None if marks.channel is None or marks.channel_end is None else (marks.channel, marks.channel_end)
         adjustments = request.adjustments(len(ids), max_tokens, self.model.eos, channel)
@@ -185,9 +184,26 @@ class Engine:
             adjustments=adjustments,
             ignore_eos=request.ignore_eos,
             logprobs=request.logprobs,
-            grammar=None if schema is None else self.model.grammar_tokenizer.matcher(schema),
+            one_call=isinstance(prompt, Chat) and prompt.one_call,
+            grammar=self._grammar(prompt, request.schema),
             thinks=isinstance(prompt, Chat) and self._thinks(prompt),
         )
+
+    def _grammar(self, prompt: Prompt, schema: dict[str, Any] | None) -> Any:
+        """What the answer must be, as a matcher before the first token, or None. Raises OptionError."""
+        chat = prompt if isinstance(prompt, Chat) else Chat(())
+        if chat.choice != AUTO:
+            if schema is not None:
+                raise OptionError("a tool call that is forced and a JSON schema contradict each other; leave one out")
+            called = [t for t in chat.tools if chat.choice in (REQUIRED, t["function"]["name"])]
+            if not called:
+                raise OptionError(f"tool choice {chat.choice!r} needs that tool, or any, among the tools")
+            return self.model.grammar_tokenizer.of_calls(called, chat.one_call or chat.choice != REQUIRED)
+        if schema is None:
+            return None
+        if chat.tools and self.model.grammar_tokenizer.marks is not None:
+            return self.model.grammar_tokenizer.of_calls(chat.tools, chat.one_call, otherwise=schema)
+        return self.model.grammar_tokenizer.of_schema(schema)
 
     def decode(
         self, request: Prepared, device: Device | None = None, progress: Progress | None = None

@@ -15,7 +15,7 @@ from pilotfish.text.answer import Kind, Part
 from pilotfish.text.template import Message, Tool
 from pilotfish.text.tools import ToolCall
 
-AUTO = "auto"
+AUTO, REQUIRED = "auto", "required"
 
 
 @dataclass(frozen=True)
@@ -25,6 +25,8 @@ class Chat:
     messages: role, content (str), and where they apply tool_calls, tool_call_id, name, reasoning_content; arguments of
     tool calls are objects. thinking: None thinks if the model can, True insists. template: jinja, in place of the
     checkpoint's. continues: the last message is the beginning of the answer. extra: further variables of the template.
+    choice: "auto", "required" (some tool must be called) or the name of the tool that must be. one_call: the first call
+    ends the answer.
     """
 
     messages: tuple[Message, ...]
@@ -33,6 +35,8 @@ class Chat:
     template: str = ""
     continues: bool = False
     extra: Mapping[str, Any] = field(default_factory=dict)
+    choice: str = AUTO
+    one_call: bool = False
 
 
 @dataclass(frozen=True)
@@ -258,5 +262,6 @@ class Prepared:
     adjustments: Adjustments = field(default_factory=Adjustments)
     ignore_eos: bool = False
     logprobs: int | None = None
+    one_call: bool = False
     grammar: Any = None  # a llguidance matcher before its first token, or None
     thinks: bool = False

@@ -26,12 +26,16 @@ from pilotfish.server.translate import (
     paired,
     request_from,
     schema_of,
+    with_choice,
 )
 from pilotfish.text.answer import Kind, Part
 from pilotfish.text.template import Tool
 from pilotfish.text.tools import ToolCall
 
 router = APIRouter(prefix="/v1", tags=["anthropic"], responses=failures.documented(failures.anthropic))
+
+
+CHOICES = {"auto": "auto", "none": "none", "any": "required", "tool": "function"}  # as OpenAI names them
 
 
 class WireMessage(Wire):
@@ -101,17 +105,17 @@ async def _chat(service: Service, body: CountBody) -> Chat:
         raise OptionError("messages: at least one message is required")
     tools = _tools(body.tools)
     choice = (body.tool_choice or {}).get("type", "auto")
-    if choice not in ("auto", "none", "any", "tool"):
+    if choice not in CHOICES:
         raise OptionError(f"tool_choice.type is {choice!r}; it must be auto, any, tool or none")
-    if tools and choice in ("any", "tool"):
-        raise OptionError(f"tool_choice {choice!r} is not supported yet; use auto or none")
     turns = [turn for m in body.messages for turn in to_internal(m.role, m.content)]
     system = system_text(body.system)
     if system:
         turns.insert(0, {"role": "system", "content": system})
     thinking = await _thinking(service, body)
     continues = turns[-1]["role"] == "assistant" and bool(turns[-1]["content"]) and not turns[-1].get("tool_calls")
-    return Chat(paired(turns), () if choice == "none" else tools, thinking, continues=continues)
+    chat = Chat(paired(turns), tools, thinking, continues=continues)
+    parallel = not (body.tool_choice or {}).get("disable_parallel_tool_use")
+    return with_choice(chat, {**(body.tool_choice or {}), "type": CHOICES[choice]}, parallel)
 
 
 async def _thinking(service: Service, body: CountBody) -> bool:

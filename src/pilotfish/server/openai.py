@@ -33,6 +33,7 @@ from pilotfish.server.translate import (
     request_from,
     schema_of,
     wanted_logprobs,
+    with_choice,
 )
 from pilotfish.text.answer import Kind, Part
 from pilotfish.text.tools import ToolCall
@@ -97,6 +98,7 @@ class ChatCompletion(Sampling):
     max_completion_tokens: int | None = None
     tools: list[dict[str, Any]] | None = None
     tool_choice: str | dict[str, Any] | None = None
+    parallel_tool_calls: bool | None = None
     response_format: dict[str, Any] | None = None
     reasoning_effort: str | None = None
     reasoning: Reasoning | None = None
@@ -122,16 +124,14 @@ async def chat_completions(
     if not body.messages:
         raise OptionError("[] is too short - 'messages'")
     form = schema_of(body.response_format)
-    tools, hidden = checked_tools(body.tools), body.tool_choice == "none"
-    if tools and body.tool_choice not in (None, "auto", "none"):
-        raise OptionError(f"tool_choice {body.tool_choice!r} is not supported yet; use auto or none")
     messages = paired([_internal(m) for m in body.messages])
     extra = dict(body.chat_template_kwargs or {})
     thinking = thinking_of(body.reasoning_effort or (body.reasoning.effort if body.reasoning else None))
     if isinstance(extra.get("enable_thinking"), bool):
         thinking = extra.pop("enable_thinking") or False
     continues = messages[-1]["role"] == "assistant" and bool(messages[-1]["content"])
-    chat = Chat(messages, () if hidden else tools, thinking, continues=continues, extra=extra)
+    chat = Chat(messages, checked_tools(body.tools), thinking, continues=continues, extra=extra)
+    chat = with_choice(chat, body.tool_choice, body.parallel_tool_calls)
     asked = wanted_logprobs(body.logprobs, body.top_logprobs)
     options = replace(options_of(body, body.max_completion_tokens), logprobs=asked, format=form)
     ask = Ask(body.model, chat, options)

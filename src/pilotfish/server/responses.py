@@ -28,6 +28,7 @@ from pilotfish.server.translate import (
     refuse,
     request_from,
     schema_of,
+    with_choice,
 )
 from pilotfish.text.answer import Kind, Part
 
@@ -43,6 +44,7 @@ class ResponsesBody(Wire):
     instructions: str | None = None
     tools: list[dict[str, Any]] | None = None
     tool_choice: str | dict[str, Any] | None = None
+    parallel_tool_calls: bool | None = None
     max_output_tokens: int | None = None
     temperature: float | None = None
     top_p: float | None = None
@@ -66,8 +68,6 @@ async def responses(request: Request, body: Annotated[ResponsesBody, Depends(bod
     refuse(top_logprobs=body.top_logprobs)
     form = schema_of((body.text or {}).get("format"))
     tools = checked_tools(to_tools(body.tools))
-    if tools and body.tool_choice not in (None, "auto", "none"):
-        raise OptionError(f"tool_choice {body.tool_choice!r} is not supported yet; use auto or none")
     if body.max_output_tokens is not None and body.max_output_tokens < 1:
         raise OptionError("max_output_tokens must be at least 1")
     messages = to_messages(body.input, body.instructions)
@@ -78,7 +78,7 @@ async def responses(request: Request, body: Annotated[ResponsesBody, Depends(bod
         "num_predict": body.max_output_tokens, "temperature": body.temperature, "top_p": body.top_p,
         "draft_num_predict": body.draft_num_predict,
     })  # fmt: skip
-    chat = Chat(messages, () if body.tool_choice == "none" else tools, thinking)
+    chat = with_choice(Chat(messages, tools, thinking), body.tool_choice, body.parallel_tool_calls)
     ask = Ask(body.model, chat, replace(options, format=form))
     reply = _Reply(body)
     if not body.stream:
@@ -123,7 +123,8 @@ class _Reply:
         self.response: dict[str, Any] = {
             "id": new_id("resp_"), "object": "response", "created_at": int(time.time()), "status": "in_progress",
             "error": None, "incomplete_details": None, "instructions": body.instructions, "metadata": {},
-            "model": body.model, "output": [], "parallel_tool_calls": True, "temperature": body.temperature,
+            "model": body.model, "output": [], "temperature": body.temperature,
+            "parallel_tool_calls": body.parallel_tool_calls is not False,
             "tool_choice": body.tool_choice or "auto", "tools": body.tools or [], "top_p": body.top_p,
             "max_output_tokens": body.max_output_tokens, "previous_response_id": None, "reasoning": None,
             "text": {"format": {"type": "text"}}, "truncation": "disabled", "usage": None, "store": False,

@@ -7,12 +7,13 @@ import logging
 import math
 import uuid
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
 from pilotfish.engine.logprobs import MOST, TokenLogprob
 from pilotfish.errors import CapabilityError, OptionError
-from pilotfish.runtime.request import AUTO, Request, Stats
+from pilotfish.runtime.request import AUTO, REQUIRED, Chat, Request, Stats
 from pilotfish.text.template import Message, Tool
 from pilotfish.text.tools import ToolCall
 
@@ -225,14 +226,52 @@ def _matching(calls: list[tuple[str | None, str]], call_id: Any, name: Any) -> t
 
 
 def checked_tools(tools: Sequence[Any] | None) -> tuple[Tool, ...]:
-    """Tools in OpenAI's form. Raises OptionError for one without a name or with a schema that is no object."""
+    """Tools in OpenAI's form; one without parameters takes none, which templates want to be said.
+
+    Raises OptionError for one without a name or with a schema that is no object.
+    """
+    out = []
     for tool in tools or ():
         function = tool.get("function") if isinstance(tool, dict) else None
         if not isinstance(function, dict) or not isinstance(function.get("name"), str) or not function["name"]:
             raise OptionError("a tool needs a function with a name")
         if not isinstance(function.get("parameters") or {}, dict):
             raise OptionError(f"parameters of tool {function['name']!r} must be a JSON schema object")
-    return tuple(tools or ())
+        parameters = function.get("parameters") or {"type": "object", "properties": {}}
+        out.append({**tool, "function": {**function, "parameters": parameters}})
+    return tuple(out)
+
+
+def with_choice(chat: Chat, choice: Any, parallel: bool | None) -> Chat:
+    """A conversation with `tool_choice` and `parallel_tool_calls` of OpenAI's dialects. Raises OptionError.
+
+    choice: "auto", "none", "required", {"type": "function", "function": {"name": ...}} or the flat form of it, or
+    {"type": "allowed_tools", "mode": ..., "tools": [...]}.
+    """
+    chat = replace(chat, one_call=parallel is False)
+    kind = choice.get("type") if isinstance(choice, Mapping) else choice
+    if kind in (None, AUTO):
+        return chat
+    if kind == "none":
+        return replace(chat, tools=())
+    if kind == REQUIRED:
+        return replace(chat, choice=REQUIRED)
+    if kind == "function":
+        return replace(chat, choice=_named(choice))
+    if kind == "allowed_tools":
+        allowed = choice.get("allowed_tools", choice)
+        names = [_named(t) for t in allowed.get("tools") or []]
+        tools = tuple(t for t in chat.tools if t["function"]["name"] in names)
+        return with_choice(replace(chat, tools=tools), allowed.get("mode"), parallel)
+    raise OptionError(f"tool_choice is {choice!r}; it must be auto, none, required or a function by name")
+
+
+def _named(choice: Mapping[str, Any]) -> str:
+    function = choice.get("function")
+    name = (function if isinstance(function, Mapping) else choice).get("name")
+    if not isinstance(name, str) or not name:
+        raise OptionError("tool_choice needs the name of a function")
+    return name
 
 
 def new_id(prefix: str) -> str:

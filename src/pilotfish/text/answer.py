@@ -54,7 +54,7 @@ class Answer:
         self._markers = Markers.of(tokenizer)
         self._detokenizer = Detokenizer(tokenizer, prompt)
         self._stops = StopStrings(stops)
-        self._kind = Kind.THINKING if _thinks(prompt, self._markers) else Kind.TEXT
+        self._kind = Kind.THINKING if is_open(prompt, self._markers) else Kind.TEXT
         self._header = ""  # the name of a channel, until its line ends
         self._in_header = False
         self._call: list[int] = []
@@ -129,7 +129,7 @@ class Answer:
         return [Part(Kind.TEXT, text)] if text else []
 
 
-def _thinks(prompt: Sequence[int], markers: Markers) -> bool:
+def is_open(prompt: Sequence[int], markers: Markers) -> bool:
     """Whether a prompt ends inside an open channel; some templates open it themselves after a tool's result."""
     for token in reversed(prompt):
         if token in (markers.channel_end, markers.turn):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -13,25 +13,28 @@ from llguidance.numpy import fill_next_token_bitmask
 from tokenizers import Tokenizer
 
 from pilotfish.errors import OptionError
+from pilotfish.text.calls import WITHOUT_BLANKS, Marks, calls_grammar
+from pilotfish.text.template import Tool
+from pilotfish.text.tools import QUOTE
 
-# No blanks between the parts of a value: a model that likes blanks would never come to its end.
-OPTIONS: Any = {"whitespace_flexible": False, "lenient": False}
+OVERRIDES: Any = dict(WITHOUT_BLANKS)
 
 
 class GrammarConstraint:
     """What a grammar allows next (`engine.constraints.Constraint`).
 
     thinks: the answer may begin with a channel of thinking, which is free; the grammar begins where it ends.
+    is_open: the prompt ends inside such a channel already.
     """
 
     def __init__(
         self, matcher: LLMatcher, vocab: int, eos: frozenset[int], channel: int | None, channel_end: int | None,
-        thinks: bool,
+        thinks: bool, is_open: bool = False,
     ) -> None:  # fmt: skip
         self._matcher, self._vocab, self._eos = matcher, vocab, sorted(eos)
         self._channel, self._channel_end = channel, channel_end
-        self._before = thinks and channel is not None  # no token yet
-        self._thinking = False
+        self._before = thinks and channel is not None and not is_open  # no token yet
+        self._thinking = is_open
         self._ended = False
 
     def forced(self, most: int) -> list[int]:
@@ -108,11 +111,30 @@ class GrammarTokenizer:
         plain.no_truncation()
         self.native = LLTokenizer(plain.to_str(), n_vocab=vocab, eos_token=sorted(eos))
 
-    def matcher(self, schema: dict[str, Any]) -> LLMatcher:
-        """A grammar's state before the first token. Raises OptionError naming what the schema has that is not known."""
-        made = LLMatcher(self.native, compiled(json.dumps(schema)), log_level=0)
+        self._marks = [plain.token_to_id(mark) for mark in ("<|tool_call>", "<tool_call|>", QUOTE)]
+
+    @property
+    def marks(self) -> Marks | None:
+        """Those of tool calls; None where the vocabulary has none, so that no call can be told from text."""
+        known = [m for m in self._marks if m is not None]
+        return Marks(*known) if len(known) == len(self._marks) else None
+
+    def of_schema(self, schema: Mapping[str, Any]) -> LLMatcher:
+        """A JSON value's grammar before its first token. Raises OptionError naming what of the schema is not known."""
+        return self._matcher(compiled(json.dumps(schema)), "the JSON schema")
+
+    def of_calls(self, tools: Sequence[Tool], one: bool, otherwise: Mapping[str, Any] | None = None) -> LLMatcher:
+        """The same for calls of tools; see `calls_grammar`. Raises OptionError."""
+        if self.marks is None:
+            raise OptionError("this model's vocabulary has no marks for tool calls, so that none can be forced")
+        if otherwise is not None:
+            compiled(json.dumps(otherwise))  # what is wrong with it is said as it is without tools
+        return self._matcher(calls_grammar(tools, self.marks, one, otherwise), "the parameters of a tool")
+
+    def _matcher(self, grammar: str, what: str) -> LLMatcher:
+        made = LLMatcher(self.native, grammar, log_level=0)
         if made.is_error():
-            raise OptionError(f"the JSON schema cannot be used: {' '.join(made.get_error().split())}")
+            raise OptionError(f"{what} cannot be used: {' '.join(made.get_error().split())}")
         return made
 
 
@@ -120,6 +142,6 @@ class GrammarTokenizer:
 def compiled(schema: str) -> str:
     """A schema as a grammar. Raises OptionError."""
     try:
-        return LLMatcher.grammar_from_json_schema(schema, overrides=OPTIONS)
+        return LLMatcher.grammar_from_json_schema(schema, overrides=OVERRIDES)
     except ValueError as error:
         raise OptionError(f"the JSON schema cannot be used: {' '.join(str(error).split())}") from error

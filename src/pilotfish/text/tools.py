@@ -9,7 +9,8 @@ import re
 from typing import Any, NamedTuple
 
 QUOTE = '<|"|>'
-_HEAD = re.compile(r"\s*call:\s*([\w.:/-]+)\s*")
+NAME = r"[\w.:/-]+"
+_HEAD = re.compile(rf"\s*call:\s*({NAME})\s*")
 _BARE = re.compile(r"[^,{}\[\]]*")
 _NUMBER = re.compile(r"-?\d+(\.\d+)?([eE][+-]?\d+)?")
 _WORDS: dict[str, Any] = {"true": True, "false": False, "null": None}
