@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from pilotfish.server.efforts import thinking_of
 from tests.servers import Running, events
 
 HELLO = [{"role": "user", "content": "hello"}]
@@ -124,6 +125,37 @@ def test_tokens_of_thinking_are_counted(scripted: Running):
     none, answer = counted("none")
     assert none == 0
     assert thinking == everything - answer > 10
+
+
+@pytest.mark.parametrize(("path", "fields"), [
+    ("/api/chat", {"messages": HELLO, "think": "much"}),
+    ("/v1/chat/completions", {"messages": HELLO, "reasoning_effort": "much"}),
+    ("/v1/responses", {"input": "hi", "reasoning": {"effort": "much"}}),
+    ("/v1/messages", {"messages": HELLO, "max_tokens": 5, "output_config": {"effort": "much"}}),
+])  # fmt: skip
+def test_efforts_that_nobody_knows_are_refused(scripted: Running, path: str, fields: dict[str, Any]):
+    refused = scripted.post(path, {"model": "scripted", **fields})
+    assert refused.status_code == 400
+    assert "'much'; it must be one of none, minimal, low, medium, high" in refused.text
+
+
+def test_efforts_are_limits_in_tokens():
+    assert thinking_of("low", "think") == (None, 1024)
+    assert thinking_of("max", "think") == thinking_of(None, "think") == (None, None)
+    assert thinking_of("none", "think") == (False, None)
+    assert thinking_of(True, "think") == (True, None)
+
+
+def test_a_budget_ends_thinking(scripted: Running):
+    body = {
+        "model": "scripted",
+        "messages": HELLO,
+        "max_tokens": 60,
+        "thinking": {"type": "enabled", "budget_tokens": 4},
+    }
+    thought, *_ = scripted.post("/v1/messages", body).json()["content"]
+    assert thought["type"] == "thinking"
+    assert len(thought["thinking"]) < len("Let me greet.")
 
 
 def test_tools_can_be_hidden(scripted: Running):

@@ -16,6 +16,7 @@ from pilotfish.runtime.service import Ask, Begun, Service, Whole
 from pilotfish.server import failures
 from pilotfish.server.anthropic_messages import system_text, to_internal
 from pilotfish.server.bodies import Wire, body_of, described
+from pilotfish.server.efforts import thinking_of
 from pilotfish.server.streams import beating, event, sse, unless_gone
 from pilotfish.server.translate import (
     call_json,
@@ -82,10 +83,8 @@ async def messages(request: Request, body: Annotated[MessagesBody, Depends(body_
         "stop": body.stop_sequences, "draft_num_predict": body.draft_num_predict,
     })  # fmt: skip
     form = schema_of((body.output_config or {}).get("format"))
-    budget = (body.thinking or {}).get("budget_tokens")
-    if budget is not None:
-        budget = number("thinking.budget_tokens", budget, int)
-    ask = Ask(body.model, await _chat(service, body), replace(options, format=form, thinking_budget=budget))
+    options = replace(options, format=form, thinking_budget=_budget(body))
+    ask = Ask(body.model, await _chat(service, body), options)
     if not body.stream:
         return JSONResponse(_whole(body.model, await unless_gone(request, service.whole(ask))))
     begun, items = await service.begin(ask)  # errors before the first byte get a status of their own
@@ -126,6 +125,14 @@ async def _thinking(service: Service, body: CountBody) -> bool:
     effort = (body.output_config or {}).get("effort")
     wanted = asked in ("enabled", "adaptive") or (asked is None and effort not in (None, "none", "low"))
     return wanted and (await service.load(body.model)).engine.model.can_think
+
+
+def _budget(body: CountBody) -> int | None:
+    """Tokens to think: `thinking.budget_tokens`, else by `output_config.effort`."""
+    asked = (body.thinking or {}).get("budget_tokens")
+    if asked is not None:
+        return int(number("thinking.budget_tokens", asked, int))
+    return thinking_of((body.output_config or {}).get("effort"), "output_config.effort").budget
 
 
 def _tools(tools: list[dict[str, Any]] | None) -> tuple[Tool, ...]:

@@ -19,6 +19,7 @@ from pilotfish.runtime.request import Request as Options
 from pilotfish.runtime.service import Ask, Begun, Service
 from pilotfish.server import failures
 from pilotfish.server.bodies import Wire, body_of, described
+from pilotfish.server.efforts import thinking_of
 from pilotfish.server.streams import ndjson, unless_gone
 from pilotfish.server.translate import (
     NO_IMAGES,
@@ -38,7 +39,6 @@ from pilotfish.text.answer import Kind, Part
 
 router = APIRouter(prefix="/api", tags=["ollama"], responses=failures.documented(failures.native))
 
-LEVELS = ("low", "medium", "high", "max")
 NANOSECONDS = 1_000_000_000
 
 
@@ -96,8 +96,9 @@ async def chat(request: Request, body: Annotated[ChatBody, Depends(body_of(ChatB
         return await _load_only(service, model, keep_alive, {"message": {"role": "assistant", "content": ""}})
     messages = paired([_internal(m) for m in body.messages])
     continues = messages[-1]["role"] == "assistant" and bool(messages[-1]["content"])
+    thinking = _thinking(body.think)
     conversation = Chat(
-        messages, checked_tools(body.tools), _thinking(body.think), template=_jinja(body.template), continues=continues
+        messages, checked_tools(body.tools), thinking, template=_jinja(body.template), continues=continues
     )
     ask = Ask(model, conversation, _options(body), keep_alive, penalty_window=OLLAMA_WINDOW)
     return await _answer(
@@ -122,8 +123,9 @@ async def generate(request: Request, body: Annotated[GenerateBody, Depends(body_
         ask = Ask(model, body.prompt, request_options, keep_alive, penalty_window=OLLAMA_WINDOW)
     else:
         system = [{"role": "system", "content": body.system}] if body.system else []
+        thinking = _thinking(body.think)
         turn = Chat(
-            (*system, {"role": "user", "content": body.prompt}), (), _thinking(body.think),
+            (*system, {"role": "user", "content": body.prompt}), (), thinking,
             template=_jinja(body.template),
         )  # fmt: skip
         ask = Ask(model, turn, request_options, keep_alive, before=tuple(body.context or ()),
@@ -256,16 +258,14 @@ def _common(body: Common) -> tuple[str, float | None]:
 def _options(body: Common) -> Options:
     """The request's options. Raises OptionError."""
     asked = wanted_logprobs(body.logprobs, body.top_logprobs)
-    return replace(request_from(body.options or {}), logprobs=asked, format=body.format or None)
+    _, budget = thinking_of(body.think, "think")
+    return replace(request_from(body.options or {}), logprobs=asked, format=body.format or None, thinking_budget=budget)
 
 
 def _thinking(think: bool | str | None) -> bool | None:
-    """Left open, a model that can think does."""
-    if isinstance(think, str):
-        if think not in LEVELS:
-            raise OptionError(f"think is {think!r}; it must be true, false or one of {', '.join(LEVELS)}")
-        return True
-    return think
+    """Left open, a model that can think does; a level insists as `true` does."""
+    wanted = thinking_of(think, "think").wanted
+    return True if isinstance(think, str) and wanted is None else wanted
 
 
 def _jinja(template: str | None) -> str:

@@ -18,6 +18,7 @@ from pilotfish.runtime.request import Request as Options
 from pilotfish.runtime.service import Ask, Begun, Service, Whole
 from pilotfish.server import failures
 from pilotfish.server.bodies import Wire, body_of, described
+from pilotfish.server.efforts import thinking_of
 from pilotfish.server.streams import beating, data, sse, unless_gone
 from pilotfish.server.translate import (
     bias_from,
@@ -39,8 +40,6 @@ from pilotfish.text.answer import Kind, Part
 from pilotfish.text.tools import ToolCall
 
 router = APIRouter(prefix="/v1", tags=["openai"], responses=failures.documented(failures.openai))
-
-EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "ultra", "max")
 
 
 class StreamOptions(Wire):
@@ -126,14 +125,15 @@ async def chat_completions(
     form = schema_of(body.response_format)
     messages = paired([_internal(m) for m in body.messages])
     extra = dict(body.chat_template_kwargs or {})
-    thinking = thinking_of(body.reasoning_effort or (body.reasoning.effort if body.reasoning else None))
+    effort = body.reasoning_effort or (body.reasoning.effort if body.reasoning else None)
+    thinking, budget = thinking_of(effort, "reasoning effort")
     if isinstance(extra.get("enable_thinking"), bool):
         thinking = extra.pop("enable_thinking") or False
     continues = messages[-1]["role"] == "assistant" and bool(messages[-1]["content"])
     chat = Chat(messages, checked_tools(body.tools), thinking, continues=continues, extra=extra)
     chat = with_choice(chat, body.tool_choice, body.parallel_tool_calls)
     asked = wanted_logprobs(body.logprobs, body.top_logprobs)
-    options = replace(options_of(body, body.max_completion_tokens), logprobs=asked, format=form)
+    options = replace(options_of(body, body.max_completion_tokens), logprobs=asked, format=form, thinking_budget=budget)
     ask = Ask(body.model, chat, options)
     return await _answer(request, ask, body, _ChatShape(body.model))
 
@@ -173,15 +173,6 @@ def options_of(body: Sampling, max_completion_tokens: int | None) -> Options:
     }  # fmt: skip
     found = request_from({**(body.options or {}), **{k: v for k, v in named.items() if v is not None}})
     return replace(found, logit_bias=bias_from(body.logit_bias))
-
-
-def thinking_of(effort: str | None) -> bool | None:
-    """Whether to think; None where it is left to the model. Raises OptionError for an effort nobody knows."""
-    if effort is None:
-        return None
-    if effort not in EFFORTS:
-        raise OptionError(f"reasoning effort is {effort!r}; it must be one of {', '.join(EFFORTS)}")
-    return False if effort == "none" else None
 
 
 class _ChatShape:

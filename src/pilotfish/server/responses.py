@@ -17,7 +17,8 @@ from pilotfish.runtime.request import Chat, Event, Stats
 from pilotfish.runtime.service import Ask, Service
 from pilotfish.server import failures
 from pilotfish.server.bodies import Wire, body_of, described
-from pilotfish.server.openai import Reasoning, thinking_of
+from pilotfish.server.efforts import thinking_of
+from pilotfish.server.openai import Reasoning
 from pilotfish.server.responses_input import to_messages, to_tools
 from pilotfish.server.streams import beating, event, sse, unless_gone
 from pilotfish.server.translate import (
@@ -73,13 +74,13 @@ async def responses(request: Request, body: Annotated[ResponsesBody, Depends(bod
     messages = to_messages(body.input, body.instructions)
     if not messages:
         raise OptionError("input is empty")
-    thinking = thinking_of(body.reasoning.effort if body.reasoning else None)
+    thinking, budget = thinking_of(body.reasoning.effort if body.reasoning else None, "reasoning.effort")
     options = request_from({
         "num_predict": body.max_output_tokens, "temperature": body.temperature, "top_p": body.top_p,
         "draft_num_predict": body.draft_num_predict,
     })  # fmt: skip
     chat = with_choice(Chat(messages, tools, thinking), body.tool_choice, body.parallel_tool_calls)
-    ask = Ask(body.model, chat, replace(options, format=form))
+    ask = Ask(body.model, chat, replace(options, format=form, thinking_budget=budget))
     reply = _Reply(body)
     if not body.stream:
         return JSONResponse(await unless_gone(request, _whole(service, ask, reply)))
