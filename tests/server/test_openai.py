@@ -151,7 +151,7 @@ def test_a_budget_ends_thinking(scripted: Running):
         "model": "scripted",
         "messages": HELLO,
         "max_tokens": 60,
-        "thinking": {"type": "enabled", "budget_tokens": 4},
+        "thinking": {"type": "enabled", "budget_tokens": 14},  # tokens are bytes here
     }
     thought, *_ = scripted.post("/v1/messages", body).json()["content"]
     assert thought["type"] == "thinking"
