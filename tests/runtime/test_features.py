@@ -12,6 +12,7 @@ import pytest
 
 from pilotfish.errors import OptionError
 from pilotfish.runtime.loaded import Engine
+from pilotfish.runtime.request import Completion, Event
 from pilotfish.testing import ScriptedDrafter
 
 
@@ -103,3 +104,28 @@ def test_log_probabilities_are_those_of_a_forward_pass(engine: Engine, depth: in
 def test_values_out_of_range_are_refused(engine: Engine, options: dict, why: str):
     with pytest.raises(OptionError, match=why):
         engine.generate("x", **options)
+
+
+def test_log_probabilities_of_a_prompt_are_those_of_decoding_it(engine: Engine):
+    text = engine.generate("hello", max_tokens=20, temperature=0.0, logprobs=3)
+    prompt = [*engine.prompt_ids("hello"), *text.tokens]
+    (only,) = engine.stream(prompt, max_tokens=0, prompt_logprobs=3)
+    scored = only.prompt_logprobs[-len(text.tokens) :]
+    assert [p.token for p in scored] == list(text.tokens)
+    for ours, theirs in zip(scored, text.logprobs, strict=True):
+        assert ours.logprob == pytest.approx(theirs.logprob, abs=1e-3)
+        assert [t for t, _ in ours.top] == [t for t, _ in theirs.top]
+    assert (only.finish_reason, only.tokens) == ("length", ())
+
+
+@pytest.mark.parametrize("depth", [0, 3, "auto"])
+def test_answers_in_one_batch_are_those_given_alone(engine: Engine, depth: int | str):
+    options = {"max_tokens": 25, "temperature": 1.0, "depth": depth, "presence_penalty": 0.5, "logprobs": 2}
+    found: dict[int, list[Event]] = {}
+    for event in engine.stream("hello there", n=4, seed=9, **options):
+        found.setdefault(event.index, []).append(event)
+    for i in range(4):
+        alone = engine.generate("hello there", seed=9 + i, **options)
+        together = Completion.from_events(found[i])
+        assert (together.tokens, together.logprobs) == (alone.tokens, alone.logprobs)
+        assert together.stats.seed == 9 + i

@@ -243,7 +243,8 @@ def test_models_have_the_keys_of_both_vendors(server: Running):
         ({"messages": []}, 400, "too short"),
         ({"model": None}, 400, "model"),
         ({"model": "nope"}, 404, "model 'nope' not found"),
-        ({"n": 2}, 400, "n must be 1"),
+        ({"n": 0}, 400, "n is 0; it must be between 1 and 16"),
+        ({"n": 17}, 400, "n is 17"),
         ({"max_tokens": -3}, 400, "max_tokens is -3"),
         ({"temperature": "x"}, 400, "temperature"),
         ({"logit_bias": {"99999": 1}}, 400, "logit_bias names token 99999"),
@@ -360,3 +361,68 @@ def test_log_probabilities_are_the_same_streamed_and_whole_drafted_and_plain(ser
         "/v1/completions", {"model": "nano", "prompt": "hello", "max_tokens": 4, "logprobs": 1, "temperature": 0}
     )
     assert len(legacy.json()["choices"][0]["logprobs"]["tokens"]) == 4
+
+
+SAMPLED = {"model": "nano", "temperature": 1.0, "seed": 3, "max_tokens": 12}
+
+
+@pytest.mark.parametrize("extra", [{}, {"response_format": {"type": "json_object"}}, {"logprobs": True}])
+def test_several_answers_are_those_of_seeds_in_a_row(server: Running, extra: dict[str, Any]):
+    body = {**SAMPLED, "messages": HELLO, **extra}
+    alone = [server.post("/v1/chat/completions", {**body, "seed": 3 + i}).json() for i in range(3)]
+    several = server.post("/v1/chat/completions", {**body, "n": 3}).json()
+    assert [c["index"] for c in several["choices"]] == [0, 1, 2]
+    assert [c["message"] for c in several["choices"]] == [a["choices"][0]["message"] for a in alone]
+    assert [c["logprobs"] for c in several["choices"]] == [a["choices"][0]["logprobs"] for a in alone]
+    assert several["usage"]["completion_tokens"] == sum(a["usage"]["completion_tokens"] for a in alone)
+    assert several["usage"]["prompt_tokens"] == alone[0]["usage"]["prompt_tokens"]
+    streamed: dict[int, str] = {}
+    reasons = {}
+    for chunk in events(server.post("/v1/chat/completions", {**body, "n": 3, "stream": True})):
+        for choice in chunk["choices"]:
+            streamed[choice["index"]] = streamed.get(choice["index"], "") + (choice["delta"].get("content") or "")
+            reasons[choice["index"]] = choice["finish_reason"]
+    assert streamed == {i: a["choices"][0]["message"]["content"] for i, a in enumerate(alone)}
+    assert reasons == {i: a["choices"][0]["finish_reason"] for i, a in enumerate(alone)}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_prompt_is_echoed_with_log_probabilities(server: Running, stream: bool):
+    body = {
+        **SAMPLED,
+        "prompt": "def add(a, b):",
+        "echo": True,
+        "logprobs": 2,
+        "max_tokens": 4,
+        "n": 2,
+        "stream": stream,
+    }
+    answer = server.post("/v1/completions", body)
+    chunks = events(answer) if stream else [answer.json()]
+    for index in (0, 1):
+        choices = [c for chunk in chunks for c in chunk["choices"] if c["index"] == index]
+        text = "".join(c["text"] for c in choices)
+        assert text.startswith("def add(a, b):")
+        found = [c["logprobs"] for c in choices if c["logprobs"]]
+        tokens = [t for f in found for t in f["tokens"]]
+        values = [v for f in found for v in f["token_logprobs"]]
+        assert "".join(tokens).endswith(text)  # the first one is the beginning of text, which no text has
+        assert values[0] is None
+        if index == 0:
+            assert all(isinstance(v, float) and v <= 0 for v in values[1:])
+            assert [o for f in found for o in f["text_offset"]] == [
+                len("".join(tokens[:i])) for i in range(len(tokens))
+            ]
+
+
+def test_a_prompt_can_be_scored_alone(server: Running):
+    body = {"model": "nano", "prompt": "def add(a, b):", "echo": True, "max_tokens": 0}
+    scored = server.post("/v1/completions", {**body, "logprobs": 1}).json()
+    assert scored["choices"][0]["text"] == "def add(a, b):"
+    assert scored["usage"]["completion_tokens"] == 0
+    found = scored["choices"][0]["logprobs"]
+    assert all(
+        max(top.values()) >= v for top, v in zip(found["top_logprobs"][1:], found["token_logprobs"][1:], strict=True)
+    )
+    assert server.post("/v1/completions", body).json()["choices"][0]["logprobs"] is None
+    assert server.post("/v1/completions", {**body, "echo": False}).status_code == 400

@@ -64,38 +64,6 @@ class Device:
 
 
 @dataclass
-class Row:
-    """What the host knows of one sequence."""
-
-    prompt_length: int
-    max_tokens: int
-    eos: frozenset[int] = frozenset()
-    tokens: list[int] = field(default_factory=list)
-    drafted: list[bool] = field(default_factory=list)
-    logprobs: list[TokenLogprob] = field(default_factory=list)  # of the tokens, where they were asked for
-    finish_reason: str | None = None  # "stop" or "length"
-    final_state: DecodeState | None = None  # once finished; its `hidden` belongs to a later token and means nothing
-
-    @property
-    def length(self) -> int:
-        """Tokens with keys and values; the newest token has none, in plain decoding as in drafted."""
-        return self.prompt_length + len(self.tokens) - 1
-
-    def take(self, tokens: Sequence[int], accepted: int) -> int:
-        """Append what a round committed, up to an end of text or the budget; returns how many were taken."""
-        for j, token in enumerate(tokens[: accepted + 1]):
-            self.tokens.append(token)
-            self.drafted.append(j < accepted)
-            if token in self.eos:
-                self.finish_reason = "stop"
-            elif len(self.tokens) >= self.max_tokens:
-                self.finish_reason = "length"
-            if self.finish_reason:
-                return j + 1
-        return accepted + 1
-
-
-@dataclass
 class Counts:
     """Totals over the rounds that were read. `accepted_at[i]` counts rounds that kept draft i; `depths`: of each."""
 
@@ -120,6 +88,39 @@ class Counts:
         for i in range(depth):
             self.drafted_at[i] += 1
             self.accepted_at[i] += i < accepted
+
+
+@dataclass
+class Row:
+    """What the host knows of one sequence."""
+
+    prompt_length: int
+    max_tokens: int
+    eos: frozenset[int] = frozenset()
+    tokens: list[int] = field(default_factory=list)
+    drafted: list[bool] = field(default_factory=list)
+    logprobs: list[TokenLogprob] = field(default_factory=list)  # of the tokens, where they were asked for
+    counts: Counts = field(default_factory=Counts)
+    finish_reason: str | None = None  # "stop" or "length"
+    final_state: DecodeState | None = None  # once finished; its `hidden` belongs to a later token and means nothing
+
+    @property
+    def length(self) -> int:
+        """Tokens with keys and values; the newest token has none, in plain decoding as in drafted."""
+        return self.prompt_length + len(self.tokens) - 1
+
+    def take(self, tokens: Sequence[int], accepted: int) -> int:
+        """Append what a round committed, up to an end of text or the budget; returns how many were taken."""
+        for j, token in enumerate(tokens[: accepted + 1]):
+            self.tokens.append(token)
+            self.drafted.append(j < accepted)
+            if token in self.eos:
+                self.finish_reason = "stop"
+            elif len(self.tokens) >= self.max_tokens:
+                self.finish_reason = "length"
+            if self.finish_reason:
+                return j + 1
+        return accepted + 1
 
 
 class Committed(NamedTuple):
@@ -326,7 +327,8 @@ class DecodeLoop:
                 self.lookup.add(next(i for i, live in enumerate(self._live) if live is row), row.tokens[-taken:])
             said = [p._replace(token=t) for p, t in zip(logprobs, tokens[:taken], strict=False)]
             row.logprobs += said
-            self.counts.add(flight.depth, min(accepted, taken), flight.source is Source.LOOKUP)
+            for counts in (self.counts, row.counts):
+                counts.add(flight.depth, min(accepted, taken), flight.source is Source.LOOKUP)
             kept.append(Kept(min(accepted, taken), accepted < flight.depth and taken == accepted + 1))
             if self.constraint is not None:
                 self.constraint.commit(row.tokens[-taken:])

@@ -6,14 +6,17 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from pilotfish.engine import batch
 from pilotfish.engine.acceptance import RULES, SameText
-from pilotfish.engine.decode import Committed, Counts, DecodeLoop, Device, Progress, Row, prefill
+from pilotfish.engine.decode import Committed, DecodeLoop, Device, Progress, Row, prefill
 from pilotfish.engine.depth import AutoDepth, AutoLookup, DepthPolicy, FixedDepth, FixedLookup
 from pilotfish.engine.drafters.lookup import PromptLookup
+from pilotfish.engine.logprobs import TokenLogprob
 from pilotfish.engine.processors import Processors
 from pilotfish.engine.reuse import Kept, Marks, keep
 from pilotfish.engine.round import RoundParts
-from pilotfish.engine.sampling import Sampler
+from pilotfish.engine.sampling import MAX_SEED, Sampler, SamplingParams
+from pilotfish.engine.scoring import score
 from pilotfish.engine.state import DecodeState
 from pilotfish.runtime.prefixes import PrefixCache, marks_of
 from pilotfish.runtime.request import AUTO, Event, Prepared, Stats
@@ -30,46 +33,87 @@ def complete(
     model: LoadedModel, request: Prepared, clock: Clock, device: Device, progress: Progress | None = None,
     prefixes: PrefixCache | None = None,
 ) -> Iterator[Event]:  # fmt: skip
-    """Decode one prepared request, yielding an event a round.
+    """Decode one prepared request, yielding an event a round and answer.
 
     What it computed is left in `prefixes` for the next request, also where the caller stops half-way.
     """
+    if request.n > 1 and request.grammar is not None:  # a grammar is of one row
+        for i in range(request.n):
+            one = replace(
+                request, n=1, sampling=_seeded(request, i), prompt_logprobs=None if i else request.prompt_logprobs
+            )
+            for event in complete(model, one, clock, device, progress, prefixes):
+                yield replace(event, index=i)
+        return
     started = clock()
+    said = () if request.prompt_logprobs is None else tuple(
+        score(model.target, request.prompt, device, request.prompt_logprobs)
+    )  # fmt: skip
     eos = frozenset[int]() if request.ignore_eos else model.eos
-    row = Row(prompt_length=len(request.prompt), max_tokens=request.max_tokens, eos=eos)
-    sampler = Sampler([request.sampling], model.suppress, model.target.operations)
-    drafter = model.drafter if request.depth else None
-    processors = None
-    if not request.adjustments.changes_nothing:
-        processors = Processors([request.adjustments], model.target.vocab_size, [len(request.prompt)],
-                                model.target.operations)  # fmt: skip
-    # Under a grammar drafts may come from the grammar itself, without a distribution to judge them by.
-    rule = RULES[request.acceptance if request.grammar is None else SameText.name]
-    parts = RoundParts(model.target, drafter, rule, sampler, processors, request.logprobs)
+    rows = [Row(len(request.prompt), request.max_tokens, eos) for _ in range(request.n)]
+    if not request.max_tokens:
+        yield from _nothing(model, request, rows, said, clock() - started)
+        return
     begun = prefixes.start(model, request.prompt) if prefixes else None
     marks = Marks(marks_of(model, request.prompt) if prefixes else ())
     state = prefill(model.target, request.prompt, device, progress=progress, start=begun, marks=marks)
-    if processors is not None:
-        state = state._replace(past=processors.begin([request.prompt]))
-    policy = _policy(model, request)
-    loop = DecodeLoop(parts, policy, state, [row], device, clock, _constraint(model, request),
-                      _lookup(model, request, policy))  # fmt: skip
+    loop = _loop(model, request, state, rows, device, clock)
     prefilled = clock()
-    answer = Answer(model.backend_tokenizer, request.prompt, request.stops, model.eos)
+    answers = [Answer(model.backend_tokenizer, request.prompt, request.stops, model.eos) for _ in rows]
 
-    def stats() -> Stats:
-        found = _stats(model, request, row, loop.counts, begun.length if begun else 0, prefilled - started,
+    def stats(i: int) -> Stats:
+        found = _stats(model, request, i, rows[i], begun.length if begun else 0, prefilled - started,
                        clock() - prefilled)  # fmt: skip
-        return replace(found, thinking_tokens=answer.thinking_tokens)
+        parked = loop.counts.plain_seconds if request.depth == AUTO else 0.0
+        return replace(found, thinking_tokens=answers[i].thinking_tokens, parked_seconds=parked)
 
     try:
         for step in loop.steps():
             for committed in step:
-                event = _event(answer, committed, loop, request.one_call)
-                yield replace(event, stats=stats()) if event.finish_reason else event
+                i = next(i for i, row in enumerate(rows) if row is committed.row)
+                event = replace(_event(answers[i], committed, loop, request.one_call), index=i, prompt_logprobs=said)
+                said = ()
+                yield replace(event, stats=stats(i)) if event.finish_reason else event
     finally:
         if prefixes:
-            prefixes.add(model, _kept(model, request, row, state, marks))
+            prefixes.add(model, _kept(model, request, rows[0], state, marks))
+
+
+def _loop(
+    model: LoadedModel, request: Prepared, state: DecodeState, rows: list[Row], device: Device, clock: Clock
+) -> DecodeLoop:
+    """The decode loop for as many rows as there are answers, all after the same prompt."""
+    prompts, target = [request.prompt] * len(rows), model.target
+    sampler = Sampler([_seeded(request, i) for i in range(len(rows))], model.suppress, target.operations)
+    processors = None
+    if not request.adjustments.changes_nothing:
+        adjustments = [request.adjustments] * len(rows)
+        processors = Processors(adjustments, target.vocab_size, [len(p) for p in prompts], target.operations)
+    # Under a grammar drafts may come from the grammar itself, without a distribution to judge them by.
+    rule = RULES[request.acceptance if request.grammar is None else SameText.name]
+    drafter = model.drafter if request.depth else None
+    parts = RoundParts(target, drafter, rule, sampler, processors, request.logprobs)
+    state = batch.join(target.specs, [state] * len(rows))
+    if processors is not None:
+        state = state._replace(past=processors.begin(prompts))
+    policy = _policy(model, request)
+    return DecodeLoop(parts, policy, state, rows, device, clock, _constraint(model, request),
+                      _lookup(model, request, policy, prompts))  # fmt: skip
+
+
+def _seeded(request: Prepared, i: int) -> SamplingParams:
+    """How the i-th answer is sampled."""
+    return replace(request.sampling, seed=(request.sampling.seed + i) % MAX_SEED)
+
+
+def _nothing(
+    model: LoadedModel, request: Prepared, rows: list[Row], said: tuple[TokenLogprob, ...], seconds: float
+) -> Iterator[Event]:
+    """Answers without a token: only the prompt was of interest."""
+    for i, row in enumerate(rows):
+        row.finish_reason = "length"
+        yield Event("", (), (), (), prompt_logprobs=() if i else said, index=i, finish_reason="length",
+                    stats=_stats(model, request, i, row, 0, seconds, 0.0))  # fmt: skip
 
 
 def _event(answer: Answer, committed: Committed, loop: DecodeLoop, one_call: bool) -> Event:
@@ -135,23 +179,26 @@ def _policy(model: LoadedModel, request: Prepared) -> DepthPolicy:
     return FixedDepth(int(request.depth))
 
 
-def _lookup(model: LoadedModel, request: Prepared, policy: DepthPolicy) -> PromptLookup | None:
+def _lookup(
+    model: LoadedModel, request: Prepared, policy: DepthPolicy, prompts: list[list[int]]
+) -> PromptLookup | None:
     """Look-up beside the drafter; a depth that is asked for is that of the drafter, if there is one."""
     if not (request.lookup and request.depth):
         return None
     if isinstance(policy, AutoDepth):
-        return PromptLookup([request.prompt], AutoLookup(policy, request.max_depth))
-    return None if model.drafter else PromptLookup([request.prompt], FixedLookup(int(request.depth)))
+        return PromptLookup(prompts, AutoLookup(policy, request.max_depth))
+    return None if model.drafter else PromptLookup(prompts, FixedLookup(int(request.depth)))
 
 
-def _stats(model: LoadedModel, request: Prepared, row: Row, counts: Counts, cached: int, prefill_seconds: float,
+def _stats(model: LoadedModel, request: Prepared, i: int, row: Row, cached: int, prefill_seconds: float,
            decode_seconds: float) -> Stats:  # fmt: skip
+    counts = row.counts
     assert row.finish_reason is not None
     return Stats(
         prompt_tokens=len(request.prompt),
         cached_tokens=cached,
         tokens=len(row.tokens),
-        delivered=len(row.tokens) - (row.tokens[-1] in model.eos),
+        delivered=len(row.tokens) - (row.tokens[-1:] != [] and row.tokens[-1] in model.eos),
         thinking_tokens=0,
         finish_reason=row.finish_reason,
         rounds=counts.rounds,
@@ -164,13 +211,13 @@ def _stats(model: LoadedModel, request: Prepared, row: Row, counts: Counts, cach
         depths=tuple(counts.depths),
         no_drafting=_why_not(model, request),
         drafter=model.drafter_name if request.depth else "none",
-        acceptance=request.acceptance,
+        acceptance=request.acceptance if request.grammar is None else SameText.name,
         temperature=request.sampling.temperature,
-        seed=request.sampling.seed,
+        seed=_seeded(request, i).seed,
         cache_length=row.length,
         prefill_seconds=prefill_seconds,
         decode_seconds=decode_seconds,
-        parked_seconds=counts.plain_seconds if request.depth == AUTO else 0.0,
+        parked_seconds=0.0,
     )
 
 

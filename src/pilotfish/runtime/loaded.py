@@ -143,6 +143,8 @@ class Engine:
 
         >>> engine.generate("def fib(n):", max_tokens=200, temperature=0)  # doctest: +SKIP
         """
+        if options.get("n", 1) != 1:
+            raise OptionError("generate gives one answer; read several from stream, by Event.index")
         return Completion.from_events(list(self.stream(prompt, **options)))
 
     def stream(self, prompt: Prompt, **options: Any) -> Iterator[Event]:
@@ -184,6 +186,8 @@ class Engine:
             adjustments=adjustments,
             ignore_eos=request.ignore_eos,
             logprobs=request.logprobs,
+            n=request.n,
+            prompt_logprobs=request.prompt_logprobs,
             one_call=isinstance(prompt, Chat) and prompt.one_call,
             grammar=self._grammar(prompt, request.schema),
             thinks=isinstance(prompt, Chat) and self._thinks(prompt),

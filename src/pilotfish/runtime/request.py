@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import zip_longest
 from typing import Any
 
 from pilotfish.engine.acceptance import RULES
@@ -16,6 +17,7 @@ from pilotfish.text.template import Message, Tool
 from pilotfish.text.tools import ToolCall
 
 AUTO, REQUIRED = "auto", "required"
+MOST_ANSWERS = 16
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,8 @@ class Request:
     min_tokens: no end of text before so many. ignore_eos: an end of text is a token like any other.
     logprobs: None for none, else log probabilities of every token and of so many of the likeliest.
     thinking_budget: tokens after which thinking is ended; None for no limit.
+    n: so many answers, the i-th (from 0) being the one that seed + i gives. prompt_logprobs: as `logprobs`, of the
+        tokens of the prompt; max_tokens may be 0 with it.
     format: "json" for any JSON object, or a JSON schema that the text must satisfy; thinking before it is free.
     """
 
@@ -80,9 +84,11 @@ class Request:
     logprobs: int | None = None
     format: str | Mapping[str, Any] | None = None
     thinking_budget: int | None = None
+    n: int = 1
+    prompt_logprobs: int | None = None
 
     def __post_init__(self) -> None:
-        if self.max_tokens is not None and self.max_tokens < 1:
+        if self.max_tokens is not None and self.max_tokens < (0 if self.prompt_logprobs is not None else 1):
             raise OptionError(f"max_tokens is {self.max_tokens}; it must be at least 1")
         if self.context is not None and self.context < 1:
             raise OptionError(f"context is {self.context}; it must be at least 1")
@@ -94,8 +100,11 @@ class Request:
             raise OptionError(f"max_depth is {self.max_depth}; it must be 0 or a positive whole number")
         if self.acceptance not in RULES:
             raise OptionError(f"acceptance is {self.acceptance!r}; it must be one of: {', '.join(RULES)}")
-        if self.logprobs is not None and not 0 <= self.logprobs <= MOST:
-            raise OptionError(f"logprobs is {self.logprobs}; it must be between 0 and {MOST}")
+        for name in ("logprobs", "prompt_logprobs"):
+            if (value := getattr(self, name)) is not None and not 0 <= value <= MOST:
+                raise OptionError(f"{name} is {value}; it must be between 0 and {MOST}")
+        if not 1 <= self.n <= MOST_ANSWERS:
+            raise OptionError(f"n is {self.n}; it must be between 1 and {MOST_ANSWERS}")
         if self.thinking_budget is not None and self.thinking_budget < 0:
             raise OptionError(f"thinking_budget is {self.thinking_budget}; it must be 0 or positive")
         if self.repeat_last_n is not None and self.repeat_last_n < -1:
@@ -200,6 +209,18 @@ class Stats:
         return self.accepted / drafting if drafting else 0.0
 
 
+def together(stats: Sequence[Stats]) -> Stats:
+    """Of several answers to one prompt, what they took and drafted together."""
+    first, *others = stats
+    summed = ("tokens", "delivered", "thinking_tokens", "rounds", "drafted", "accepted", "looked_up")
+    by_position: dict[str, Any] = {
+        name: tuple(map(sum, zip_longest(*(getattr(s, name) for s in stats), fillvalue=0)))
+        for name in ("accepted_at", "drafted_at")
+    }
+    sums = {name: sum(getattr(s, name) for s in stats) for name in summed}
+    return replace(first, **by_position, **sums) if others else first
+
+
 @dataclass(frozen=True)
 class Event:
     """What one round added.
@@ -207,7 +228,8 @@ class Event:
     text: the new text; `pieces` is the same text by token (a held-back piece comes with the token that released it).
     parts: the same with thinking and tool calls, in order.
     tokens: the new token ids, an end-of-text token included; drafted: which of them the drafter got right.
-    logprobs: of every token, where they were asked for.
+    logprobs: of every token, where they were asked for. prompt_logprobs: of every token of the prompt but the first, on
+        the first event, where they were asked for. index: of the answer, where there are several.
     finish_reason: "stop" or "length" on the last event, which also carries the stats and the stop string, if any.
     """
 
@@ -217,6 +239,8 @@ class Event:
     pieces: tuple[str, ...]
     parts: tuple[Part, ...] = ()
     logprobs: tuple[TokenLogprob, ...] = ()
+    prompt_logprobs: tuple[TokenLogprob, ...] = ()
+    index: int = 0
     finish_reason: str | None = None
     stop_string: str | None = None
     stats: Stats | None = None
@@ -262,6 +286,8 @@ class Prepared:
     adjustments: Adjustments = field(default_factory=Adjustments)
     ignore_eos: bool = False
     logprobs: int | None = None
+    n: int = 1
+    prompt_logprobs: int | None = None
     one_call: bool = False
     grammar: Any = None  # a llguidance matcher before its first token, or None
     thinks: bool = False

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, TypeVar, cast
@@ -18,7 +18,7 @@ from pilotfish.runtime.models import Models, Resident
 from pilotfish.runtime.request import Chat, Event, Prepared, Request, Stats
 from pilotfish.runtime.worker import Done, Job, Worker
 from pilotfish.store.library import Library
-from pilotfish.text.answer import Kind, Part
+from pilotfish.text.answer import Kind
 from pilotfish.text.tools import ToolCall
 
 log = logging.getLogger("pilotfish")
@@ -68,7 +68,7 @@ class Totals:
 
 @dataclass(frozen=True)
 class Whole:
-    """An answer as a whole."""
+    """An answer as a whole. prompt_logprobs: on the first of several."""
 
     begun: Begun
     text: str
@@ -77,8 +77,27 @@ class Whole:
     finish_reason: str
     stop_string: str | None
     logprobs: tuple[TokenLogprob, ...]
+    prompt_logprobs: tuple[TokenLogprob, ...]
     stats: Stats
     seconds: float
+
+    @classmethod
+    def of(cls, begun: Begun, events: Sequence[Event], seconds: float) -> Whole:
+        """From the events of one answer."""
+        last, parts = events[-1], [p for e in events for p in e.parts]
+        assert last.stats is not None, "the last event of an answer carries its stats"
+        return cls(
+            begun=begun,
+            text="".join(p.text for p in parts if p.kind == Kind.TEXT),
+            thinking="".join(p.text for p in parts if p.kind == Kind.THINKING),
+            calls=tuple(p.call for p in parts if p.call is not None),
+            finish_reason=last.finish_reason or "stop",
+            stop_string=last.stop_string,
+            logprobs=tuple(p for e in events for p in e.logprobs),
+            prompt_logprobs=tuple(p for e in events for p in e.prompt_logprobs),
+            stats=last.stats,
+            seconds=seconds,
+        )
 
 
 class Service:
@@ -142,33 +161,18 @@ class Service:
 
     async def whole(self, ask: Ask) -> Whole:
         """The answer at its end. Cancelling the task cancels the request."""
+        return (await self.wholes(ask))[0]
+
+    async def wholes(self, ask: Ask) -> list[Whole]:
+        """All answers (`Request.n`) at their end. Cancelling the task cancels the request."""
         started = time.monotonic()
-        begun: Begun | None = None
-        last: Event | None = None
-        parts: list[Part] = []
-        logprobs: list[TokenLogprob] = []
-        async with aclosing(self.stream(ask)) as items:
+        begun, items = await self.begin(ask)
+        events: dict[int, list[Event]] = {}
+        async with aclosing(items):
             async for item in items:
-                if isinstance(item, Begun):
-                    begun = item
-                    continue
-                parts += item.parts
-                logprobs += item.logprobs
-                last = item
-        assert begun is not None
-        assert last is not None
-        assert last.stats is not None, "the last event of an answer carries its stats"
-        return Whole(
-            begun=begun,
-            text="".join(p.text for p in parts if p.kind == Kind.TEXT),
-            thinking="".join(p.text for p in parts if p.kind == Kind.THINKING),
-            calls=tuple(p.call for p in parts if p.call is not None),
-            finish_reason=last.finish_reason or "stop",
-            stop_string=last.stop_string,
-            logprobs=tuple(logprobs),
-            stats=last.stats,
-            seconds=time.monotonic() - started,
-        )
+                events.setdefault(item.index, []).append(item)
+        seconds = time.monotonic() - started
+        return [Whole.of(begun, events[i], seconds) for i in sorted(events)]
 
     async def on_device(self, function: Callable[[], T]) -> T:
         """Call a function on the device's thread, after the requests that wait already."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import replace
@@ -13,22 +12,19 @@ from fastapi.responses import JSONResponse, Response
 
 from pilotfish.engine.logprobs import TokenLogprob
 from pilotfish.errors import OptionError
-from pilotfish.runtime.request import Chat, Event, Stats
+from pilotfish.runtime.request import Chat, Event, Stats, together
 from pilotfish.runtime.request import Request as Options
-from pilotfish.runtime.service import Ask, Begun, Service, Whole
+from pilotfish.runtime.service import Ask, Begun, Service
 from pilotfish.server import failures
 from pilotfish.server.bodies import Wire, body_of, described
 from pilotfish.server.efforts import thinking_of
+from pilotfish.server.openai_shapes import ChatShape, Entries, TextShape, entries_of
 from pilotfish.server.streams import beating, data, sse, unless_gone
 from pilotfish.server.translate import (
     bias_from,
-    call_json,
     call_message,
     checked_tools,
     content_text,
-    draft_statistics,
-    logprob_entries,
-    new_id,
     paired,
     refuse,
     request_from,
@@ -37,7 +33,6 @@ from pilotfish.server.translate import (
     with_choice,
 )
 from pilotfish.text.answer import Kind, Part
-from pilotfish.text.tools import ToolCall
 
 router = APIRouter(prefix="/v1", tags=["openai"], responses=failures.documented(failures.openai))
 
@@ -135,13 +130,13 @@ async def chat_completions(
     asked = wanted_logprobs(body.logprobs, body.top_logprobs)
     options = replace(options_of(body, body.max_completion_tokens), logprobs=asked, format=form, thinking_budget=budget)
     ask = Ask(body.model, chat, options)
-    return await _answer(request, ask, body, _ChatShape(body.model))
+    return await _answer(request, ask, body, ChatShape(body.model))
 
 
 @router.post("/completions", openapi_extra=described(Completion))
 async def completions(request: Request, body: Annotated[Completion, Depends(body_of(Completion))]) -> Response:
-    """Answer one prompt, as the only turn of a conversation; without a chat template, continue it."""
-    refuse(suffix=body.suffix, echo=body.echo)
+    """Answer one prompt, as the only turn of a conversation; without a chat template, or with `echo`, continue it."""
+    refuse(suffix=body.suffix)
     prompt: Any = body.prompt
     if isinstance(prompt, list) and prompt and isinstance(prompt[0], str):
         if len(prompt) > 1:
@@ -151,19 +146,18 @@ async def completions(request: Request, body: Annotated[Completion, Depends(body
         raise OptionError("prompt is empty")
     service: Service = request.app.state.service
     resident = await service.load(body.model)
-    if isinstance(prompt, str) and (resident.engine.model.template or resident.manifest.template):
+    if isinstance(prompt, str) and not body.echo and (resident.engine.model.template or resident.manifest.template):
         prompt = Chat(({"role": "user", "content": prompt},), thinking=False)
     asked = None if body.logprobs is None else wanted_logprobs(True, body.logprobs)
-    ask = Ask(body.model, prompt, replace(options_of(body, None), logprobs=asked))
-    return await _answer(request, ask, body, _TextShape(body.model))
+    scored = (asked or 0) if body.echo and (asked is not None or body.max_tokens == 0) else None
+    ask = Ask(body.model, prompt, replace(options_of(body, None, scored), logprobs=asked))
+    return await _answer(request, ask, body, TextShape(body.model, prompt if body.echo else None, asked is not None))
 
 
-def options_of(body: Sampling, max_completion_tokens: int | None) -> Options:
-    """The request's options. Raises OptionError."""
-    if body.n is not None and body.n != 1:
-        raise OptionError("n must be 1")
+def options_of(body: Sampling, max_completion_tokens: int | None, scored: int | None = None) -> Options:
+    """The request's options; `scored`: log probabilities of the prompt. Raises OptionError."""
     limit = max_completion_tokens if body.max_tokens is None else body.max_tokens
-    if limit is not None and limit < 1:
+    if limit is not None and limit < (1 if scored is None else 0):
         raise OptionError(f"max_tokens is {limit}; it must be at least 1")
     named = {
         "num_predict": limit, "temperature": body.temperature, "top_p": body.top_p, "top_k": body.top_k,
@@ -172,164 +166,49 @@ def options_of(body: Sampling, max_completion_tokens: int | None) -> Options:
         "draft_num_predict": body.draft_num_predict, "min_tokens": body.min_tokens, "ignore_eos": body.ignore_eos,
     }  # fmt: skip
     found = request_from({**(body.options or {}), **{k: v for k, v in named.items() if v is not None}})
-    return replace(found, logit_bias=bias_from(body.logit_bias))
+    found = replace(found, logit_bias=bias_from(body.logit_bias), n=1 if body.n is None else body.n)
+    return found if scored is None else replace(found, prompt_logprobs=scored, max_tokens=limit)
 
 
-class _ChatShape:
-    """An answer as chat completion objects."""
-
-    def __init__(self, model: str) -> None:
-        self._head = {"id": new_id("chatcmpl-"), "created": int(time.time()), "model": model,
-                      "system_fingerprint": "fp_pilotfish"}  # fmt: skip
-        self._calls = 0
-
-    def chunk(
-        self, delta: dict[str, Any], reason: str | None = None, logprobs: list[dict[str, Any]] | None = None
-    ) -> dict[str, Any]:
-        """One chunk of a stream."""
-        choice: dict[str, Any] = {"index": 0, "delta": delta, "finish_reason": reason}
-        if logprobs:
-            choice["logprobs"] = {"content": logprobs, "refusal": None}
-        return {**self._head, "object": "chat.completion.chunk", "choices": [choice]}
-
-    def first(self) -> dict[str, Any] | None:
-        """What a stream begins with."""
-        return self.chunk({"role": "assistant", "content": ""})
-
-    def part(self, part: Part, logprobs: list[dict[str, Any]]) -> dict[str, Any]:
-        """A part of the answer."""
-        if part.kind == Kind.THINKING:
-            return self.chunk({"reasoning": part.text, "reasoning_content": part.text}, logprobs=logprobs)
-        if part.call is None:
-            return self.chunk({"content": part.text}, logprobs=logprobs)
-        self._calls += 1
-        return self.chunk({"tool_calls": [{"index": self._calls - 1, **_call(part.call)}]}, logprobs=logprobs)
-
-    def last(self, reason: str) -> dict[str, Any]:
-        """The chunk that says why it ended."""
-        return self.chunk({}, "tool_calls" if self._calls and reason == "stop" else reason)
-
-    def usage(self, stats: Stats) -> dict[str, Any]:
-        """The chunk of figures."""
-        return {**self._head, "object": "chat.completion.chunk", "choices": [], "usage": usage_of(stats)}
-
-    def whole(self, answer: Whole) -> dict[str, Any]:
-        """The answer as one object."""
-        message: dict[str, Any] = {"role": "assistant", "content": answer.text}
-        if answer.thinking:
-            message |= {"reasoning": answer.thinking, "reasoning_content": answer.thinking}
-        reason = answer.finish_reason
-        if answer.calls:
-            message |= {"content": answer.text or None, "tool_calls": [_call(c) for c in answer.calls]}
-            reason = "tool_calls" if reason == "stop" else reason
-        found = answer.logprobs
-        logprobs = {"content": _entries(answer.begun, found), "refusal": None} if found else None
-        choice = {"index": 0, "message": message, "finish_reason": reason, "logprobs": logprobs}
-        return {**self._head, "object": "chat.completion", "choices": [choice], "usage": usage_of(answer.stats)}
-
-
-class _TextShape:
-    """An answer as text completion objects."""
-
-    def __init__(self, model: str) -> None:
-        self._head = {"id": new_id("cmpl-"), "object": "text_completion", "created": int(time.time()), "model": model,
-                      "system_fingerprint": "fp_pilotfish"}  # fmt: skip
-
-    def _text(self, text: str, reason: str | None, logprobs: list[dict[str, Any]] | None = None) -> dict[str, Any]:
-        found = _legacy(logprobs) if logprobs else None
-        return {**self._head, "choices": [{"text": text, "index": 0, "finish_reason": reason, "logprobs": found}]}
-
-    def first(self) -> dict[str, Any] | None:
-        """A stream begins with text."""
-        return None
-
-    def part(self, part: Part, logprobs: list[dict[str, Any]]) -> dict[str, Any]:
-        """A part of the answer; thinking was not asked for."""
-        return self._text(part.text if part.kind == Kind.TEXT else "", None, logprobs)
-
-    def last(self, reason: str) -> dict[str, Any]:
-        """The chunk that says why it ended."""
-        return self._text("", reason)
-
-    def usage(self, stats: Stats) -> dict[str, Any]:
-        """The chunk of figures."""
-        return {**self._head, "choices": [], "usage": usage_of(stats)}
-
-    def whole(self, answer: Whole) -> dict[str, Any]:
-        """The answer as one object."""
-        logprobs = _entries(answer.begun, answer.logprobs)
-        return {**self._text(answer.text, answer.finish_reason, logprobs), "usage": usage_of(answer.stats)}
-
-
-async def _answer(request: Request, ask: Ask, body: Sampling, shape: _ChatShape | _TextShape) -> Response:
+async def _answer(request: Request, ask: Ask, body: Sampling, shape: ChatShape | TextShape) -> Response:
     service: Service = request.app.state.service
     if not body.stream:
-        return JSONResponse(shape.whole(await unless_gone(request, service.whole(ask))))
+        return JSONResponse(shape.whole(await unless_gone(request, service.wholes(ask))))
     begun, items = await service.begin(ask)  # errors before the first byte get a status of their own
     with_usage = bool(body.stream_options and body.stream_options.include_usage)
     return sse(_frames(items, begun, shape, with_usage), lambda error: data(failures.openai(error)))
 
 
 async def _frames(
-    items: AsyncGenerator[Event], begun: Begun, shape: _ChatShape | _TextShape, with_usage: bool
+    items: AsyncGenerator[Event], begun: Begun, shape: ChatShape | TextShape, with_usage: bool
 ) -> AsyncGenerator[str]:
-    logprobs: list[dict[str, Any]] = []
-    first = shape.first()
-    if first is not None:
-        yield data(first)
+    logprobs: dict[int, Entries] = {}
+    stats: list[Stats] = []
+    scored: Sequence[TokenLogprob] = ()
     async with aclosing(beating(items)) as beats:
         async for item in beats:
             if item is None:
                 yield ": keepalive\n\n"
                 continue
-            logprobs += _entries(begun, item.logprobs)
+            i = item.index
+            if i not in logprobs:
+                logprobs[i] = []
+                scored = scored or item.prompt_logprobs  # they come with the first of several answers
+                first = shape.first(i, begun, scored)
+                if first is not None:
+                    yield data(first)
+            logprobs[i] += entries_of(begun, item.logprobs)
             for part in item.parts:
-                yield data(shape.part(part, logprobs))
-                logprobs = []  # of all tokens up to here, with the first part
+                yield data(shape.part(i, part, logprobs[i]))
+                logprobs[i] = []  # of all tokens up to here, with the first part
             if item.stats:
-                if logprobs:
-                    yield data(shape.part(Part(Kind.TEXT, ""), logprobs))
-                yield data(shape.last(item.finish_reason or "stop"))
-                if with_usage:
-                    yield data(shape.usage(item.stats))
+                stats.append(item.stats)
+                if logprobs[i]:
+                    yield data(shape.part(i, Part(Kind.TEXT, ""), logprobs[i]))
+                yield data(shape.last(i, item.finish_reason or "stop"))
+    if with_usage:
+        yield data(shape.usage(together(stats)))
     yield "data: [DONE]\n\n"
-
-
-def _entries(begun: Begun, found: Sequence[TokenLogprob]) -> list[dict[str, Any]]:
-    return logprob_entries(found, begun.engine.model.backend_tokenizer)
-
-
-def _legacy(entries: list[dict[str, Any]]) -> dict[str, Any]:
-    """Log probabilities as the older completions give them."""
-    offsets, at = [], 0
-    for e in entries:
-        offsets.append(at)
-        at += len(e["token"])
-    return {
-        "tokens": [e["token"] for e in entries], "token_logprobs": [e["logprob"] for e in entries],
-        "top_logprobs": [{t["token"]: t["logprob"] for t in e["top_logprobs"]} for e in entries],
-        "text_offset": offsets,
-    }  # fmt: skip
-
-
-def usage_of(stats: Stats) -> dict[str, Any]:
-    """Figures as OpenAI counts them; what drafting did stands among the details."""
-    return {
-        "prompt_tokens": stats.prompt_tokens,
-        "completion_tokens": stats.delivered,
-        "total_tokens": stats.prompt_tokens + stats.delivered,
-        "prompt_tokens_details": {"cached_tokens": stats.cached_tokens},
-        "completion_tokens_details": {
-            "reasoning_tokens": stats.thinking_tokens,
-            "accepted_prediction_tokens": stats.accepted,
-            "rejected_prediction_tokens": stats.drafted - stats.accepted,
-            "pilotfish": draft_statistics(stats),
-        },
-    }
-
-
-def _call(call: ToolCall) -> dict[str, Any]:
-    return {"id": new_id("call_"), "type": "function", "function": {"name": call.name, "arguments": call_json(call)}}
 
 
 def _internal(message: ChatMessage) -> dict[str, Any]:
