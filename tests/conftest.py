@@ -25,9 +25,9 @@ from pilotfish.kernels.stock import StockOperations
 from pilotfish.runtime.loaded import Engine, load
 from pilotfish.store import checkpoint
 from pilotfish.testing.checkpoints import write_tokenizer
-from tests.servers import client_script, scripted, server
+from tests.servers import agent, client_script, scripted, server
 
-__all__ = ["client_script", "scripted", "server"]
+__all__ = ["agent", "client_script", "scripted", "server"]
 
 HERE = Path(__file__).resolve().parent
 ORACLE = HERE / "oracle"

@@ -17,6 +17,10 @@ from typing import Any
 import httpx
 import pytest
 
+from pilotfish.store.library import Library, Manifest, now
+from pilotfish.store.names import resolve
+from pilotfish.testing.checkpoints import AGENT_TEMPLATE
+
 ROOT = Path(__file__).resolve().parents[1]
 CLIENTS = Path(os.environ.get("PILOTFISH_CLIENTS") or ROOT / ".venv-clients" / "bin" / "python")
 
@@ -89,6 +93,19 @@ def scripted(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[R
     script = str(ROOT / "tests" / "server" / "scripted_server.py")
     models = tmp_path_factory.mktemp("library")
     running = start(lambda port: [sys.executable, script, str(port), str(checkpoint), str(models)], models)
+    yield running
+    stop(running)
+
+
+@pytest.fixture(scope="session")
+def agent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """`pilotfish serve` with `agent`: nano with a template that knows tools and thinking."""
+    folder = Path(shutil.copytree(resolve("nano"), tmp_path_factory.mktemp("agent") / "nano"))
+    config = json.loads((folder / "tokenizer_config.json").read_text())
+    (folder / "tokenizer_config.json").write_text(json.dumps({**config, "chat_template": AGENT_TEMPLATE}))
+    models = tmp_path_factory.mktemp("library")
+    Library(models).put(Manifest("agent:latest", str(folder), created=now()))
+    running = start(pilotfish_serve, models)
     yield running
     stop(running)
 

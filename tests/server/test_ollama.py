@@ -178,7 +178,7 @@ BAD = [
             (b'"temperature": -1', "temperature is -1"),
             (b'"num_predict": 1.5', "'num_predict' must be a whole number"),
             (b'"top_p": 7', "top_p is 7"),
-            (b'"mirostat": 2', "mirostat is not supported yet"),
+            (b'"mirostat": 2', "mirostat is not supported"),
             (b'"repeat_penalty": 0', "repetition penalty is 0"),
             (b'"stop": 3', "stop must be"),
             (b'"draft_num_predict": 99', "max_depth is 99"),

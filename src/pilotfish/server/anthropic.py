@@ -13,7 +13,7 @@ from fastapi.responses import JSONResponse, Response
 from pilotfish.errors import OptionError
 from pilotfish.runtime.request import Chat, Event, Stats
 from pilotfish.runtime.service import Ask, Begun, Service, Whole
-from pilotfish.server import failures
+from pilotfish.server import failures, fields
 from pilotfish.server.anthropic_messages import system_text, to_internal
 from pilotfish.server.bodies import Wire, body_of, described
 from pilotfish.server.efforts import thinking_of
@@ -71,7 +71,9 @@ class MessagesBody(CountBody):
 
 
 @router.post("/messages", openapi_extra=described(MessagesBody))
-async def messages(request: Request, body: Annotated[MessagesBody, Depends(body_of(MessagesBody))]) -> Response:
+async def messages(
+    request: Request, body: Annotated[MessagesBody, Depends(body_of(MessagesBody, fields.MESSAGES))]
+) -> Response:
     """Answer a conversation."""
     service: Service = request.app.state.service
     if body.max_tokens < 1:
@@ -92,7 +94,9 @@ async def messages(request: Request, body: Annotated[MessagesBody, Depends(body_
 
 
 @router.post("/messages/count_tokens", openapi_extra=described(CountBody))
-async def count_tokens(request: Request, body: Annotated[CountBody, Depends(body_of(CountBody))]) -> Response:
+async def count_tokens(
+    request: Request, body: Annotated[CountBody, Depends(body_of(CountBody, fields.COUNT))]
+) -> Response:
     """How many tokens the same request would be read as."""
     service: Service = request.app.state.service
     ids, _ = await service.render(Ask(body.model, await _chat(service, body), request_from({})))

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from pilotfish.errors import CapabilityError, OptionError
-from pilotfish.server.translate import NO_IMAGES, call_message
+from pilotfish.server.fields import NO_IMAGES
+from pilotfish.server.translate import call_message
 
 # Claude Code's first system block changes with every request; read as text it would spoil every kept prefix.
 BILLING = "x-anthropic-billing-header:"

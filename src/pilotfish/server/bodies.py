@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, TypeVar
 
 import zstandard
@@ -12,6 +12,7 @@ from fastapi import Request
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from pilotfish.errors import OptionError
+from pilotfish.server.fields import Field, check
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -26,11 +27,13 @@ class BodyTooLargeError(OptionError):
     """Raised for a body beyond the limit."""
 
 
-def body_of(model: type[M]) -> Callable[[Request], Coroutine[Any, Any, M]]:
-    """A dependency that reads the body as `model`. Raises OptionError naming the field that is wrong."""
+def body_of(model: type[M], fields: Mapping[str, Field] | None = None) -> Callable[[Request], Coroutine[Any, Any, M]]:
+    """A dependency that reads the body as `model`. Raises OptionError naming the field that is wrong, or refused."""
 
     async def read(request: Request) -> M:
         value = parse(await read_limited(request))
+        if fields is not None:
+            check(fields, value, "field")
         try:
             return model.model_validate(value)
         except ValidationError as error:

@@ -12,17 +12,16 @@ from fastapi import APIRouter, Depends, Request
 from fastapi.responses import JSONResponse, Response
 from pydantic import Field
 
-from pilotfish.config import parse_duration
 from pilotfish.errors import OptionError
 from pilotfish.runtime.request import Chat, Event, Stats
 from pilotfish.runtime.request import Request as Options
 from pilotfish.runtime.service import Ask, Begun, Service
-from pilotfish.server import failures
+from pilotfish.server import failures, fields
 from pilotfish.server.bodies import Wire, body_of, described
 from pilotfish.server.efforts import thinking_of
+from pilotfish.server.fields import NO_IMAGES
 from pilotfish.server.streams import ndjson, unless_gone
 from pilotfish.server.translate import (
-    NO_IMAGES,
     OLLAMA_WINDOW,
     arguments_of,
     checked_tools,
@@ -30,8 +29,8 @@ from pilotfish.server.translate import (
     logprob_entries,
     new_id,
     paired,
-    refuse,
     request_from,
+    seconds_of,
     timestamp,
     wanted_logprobs,
 )
@@ -79,8 +78,6 @@ class GenerateBody(Common):
     """POST /api/generate."""
 
     prompt: str | None = None
-    suffix: str | None = None
-    images: list[str] | None = None
     system: str | None = None
     raw: bool | None = None
     context: list[int] | None = None
@@ -88,7 +85,7 @@ class GenerateBody(Common):
 
 
 @router.post("/chat", openapi_extra=described(ChatBody))
-async def chat(request: Request, body: Annotated[ChatBody, Depends(body_of(ChatBody))]) -> Response:
+async def chat(request: Request, body: Annotated[ChatBody, Depends(body_of(ChatBody, fields.CHAT))]) -> Response:
     """Answer a conversation; without messages, load or unload the model."""
     service: Service = request.app.state.service
     model, keep_alive = _common(body)
@@ -107,13 +104,12 @@ async def chat(request: Request, body: Annotated[ChatBody, Depends(body_of(ChatB
 
 
 @router.post("/generate", openapi_extra=described(GenerateBody))
-async def generate(request: Request, body: Annotated[GenerateBody, Depends(body_of(GenerateBody))]) -> Response:
+async def generate(
+    request: Request, body: Annotated[GenerateBody, Depends(body_of(GenerateBody, fields.GENERATE))]
+) -> Response:
     """Answer one prompt, or continue it as it stands (`raw`); without a prompt, load or unload the model."""
     service: Service = request.app.state.service
     model, keep_alive = _common(body)
-    refuse(suffix=body.suffix)
-    if body.images:
-        raise OptionError(NO_IMAGES)
     if body.raw and (body.template or body.system or body.context):
         raise OptionError("raw mode does not support template, system, or context")
     if not body.prompt:
@@ -249,10 +245,7 @@ def _common(body: Common) -> tuple[str, float | None]:
     """Model and seconds to keep it, after refusing what is not supported yet."""
     if not body.model:
         raise OptionError("model is required")
-    try:
-        return body.model, None if body.keep_alive is None else parse_duration(body.keep_alive)
-    except ValueError as error:
-        raise OptionError(f"keep_alive: {error}") from error
+    return body.model, seconds_of(body.keep_alive)
 
 
 def _options(body: Common) -> Options:

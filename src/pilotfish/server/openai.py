@@ -15,7 +15,7 @@ from pilotfish.errors import OptionError
 from pilotfish.runtime.request import Chat, Event, Stats, together
 from pilotfish.runtime.request import Request as Options
 from pilotfish.runtime.service import Ask, Begun, Service
-from pilotfish.server import failures
+from pilotfish.server import failures, fields
 from pilotfish.server.bodies import Wire, body_of, described
 from pilotfish.server.efforts import thinking_of
 from pilotfish.server.openai_shapes import ChatShape, Entries, TextShape, entries_of
@@ -26,9 +26,9 @@ from pilotfish.server.translate import (
     checked_tools,
     content_text,
     paired,
-    refuse,
     request_from,
     schema_of,
+    seconds_of,
     wanted_logprobs,
     with_choice,
 )
@@ -65,6 +65,7 @@ class Sampling(Wire):
     ignore_eos: bool | None = None
     draft_num_predict: int | None = None
     options: dict[str, Any] | None = None
+    keep_alive: float | str | None = None
 
 
 class Reasoning(Wire):
@@ -105,14 +106,13 @@ class Completion(Sampling):
     """POST /v1/completions."""
 
     prompt: str | list[str] | list[int]
-    suffix: str | None = None
     logprobs: int | None = None
     echo: bool | None = None
 
 
 @router.post("/chat/completions", openapi_extra=described(ChatCompletion))
 async def chat_completions(
-    request: Request, body: Annotated[ChatCompletion, Depends(body_of(ChatCompletion))]
+    request: Request, body: Annotated[ChatCompletion, Depends(body_of(ChatCompletion, fields.CHAT_COMPLETIONS))]
 ) -> Response:
     """Answer a conversation."""
     if not body.messages:
@@ -129,14 +129,15 @@ async def chat_completions(
     chat = with_choice(chat, body.tool_choice, body.parallel_tool_calls)
     asked = wanted_logprobs(body.logprobs, body.top_logprobs)
     options = replace(options_of(body, body.max_completion_tokens), logprobs=asked, format=form, thinking_budget=budget)
-    ask = Ask(body.model, chat, options)
+    ask = Ask(body.model, chat, options, seconds_of(body.keep_alive))
     return await _answer(request, ask, body, ChatShape(body.model))
 
 
 @router.post("/completions", openapi_extra=described(Completion))
-async def completions(request: Request, body: Annotated[Completion, Depends(body_of(Completion))]) -> Response:
+async def completions(
+    request: Request, body: Annotated[Completion, Depends(body_of(Completion, fields.COMPLETIONS))]
+) -> Response:
     """Answer one prompt, as the only turn of a conversation; without a chat template, or with `echo`, continue it."""
-    refuse(suffix=body.suffix)
     prompt: Any = body.prompt
     if isinstance(prompt, list) and prompt and isinstance(prompt[0], str):
         if len(prompt) > 1:
@@ -150,7 +151,8 @@ async def completions(request: Request, body: Annotated[Completion, Depends(body
         prompt = Chat(({"role": "user", "content": prompt},), thinking=False)
     asked = None if body.logprobs is None else wanted_logprobs(True, body.logprobs)
     scored = (asked or 0) if body.echo and (asked is not None or body.max_tokens == 0) else None
-    ask = Ask(body.model, prompt, replace(options_of(body, None, scored), logprobs=asked))
+    ask = Ask(body.model, prompt, replace(options_of(body, None, scored), logprobs=asked),
+              seconds_of(body.keep_alive))  # fmt: skip
     return await _answer(request, ask, body, TextShape(body.model, prompt if body.echo else None, asked is not None))
 
 

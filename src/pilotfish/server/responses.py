@@ -15,7 +15,7 @@ from fastapi.responses import JSONResponse, Response
 from pilotfish.errors import ContextOverflowError, OptionError
 from pilotfish.runtime.request import Chat, Event, Stats
 from pilotfish.runtime.service import Ask, Service
-from pilotfish.server import failures
+from pilotfish.server import failures, fields
 from pilotfish.server.bodies import Wire, body_of, described
 from pilotfish.server.efforts import thinking_of
 from pilotfish.server.openai import Reasoning
@@ -26,7 +26,6 @@ from pilotfish.server.translate import (
     checked_tools,
     draft_statistics,
     new_id,
-    refuse,
     request_from,
     schema_of,
     with_choice,
@@ -49,24 +48,18 @@ class ResponsesBody(Wire):
     max_output_tokens: int | None = None
     temperature: float | None = None
     top_p: float | None = None
-    top_logprobs: int | None = None
     stream: bool | None = None
     reasoning: Reasoning | None = None
     text: dict[str, Any] | None = None
-    previous_response_id: str | None = None
-    conversation: str | dict[str, Any] | None = None
-    background: bool | None = None
     draft_num_predict: int | None = None
 
 
 @router.post("/responses", openapi_extra=described(ResponsesBody))
-async def responses(request: Request, body: Annotated[ResponsesBody, Depends(body_of(ResponsesBody))]) -> Response:
+async def responses(
+    request: Request, body: Annotated[ResponsesBody, Depends(body_of(ResponsesBody, fields.RESPONSES))]
+) -> Response:
     """Answer a conversation given as items."""
     service: Service = request.app.state.service
-    for name in ("previous_response_id", "conversation", "background"):
-        if getattr(body, name):
-            raise OptionError(f"{name} is not supported: this server keeps no responses; send the whole input")
-    refuse(top_logprobs=body.top_logprobs)
     form = schema_of((body.text or {}).get("format"))
     tools = checked_tools(to_tools(body.tools))
     if body.max_output_tokens is not None and body.max_output_tokens < 1:

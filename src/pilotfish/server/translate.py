@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import math
 import uuid
 from collections.abc import Mapping, Sequence
@@ -11,28 +10,19 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
+from pilotfish.config import parse_duration
 from pilotfish.engine.logprobs import MOST, TokenLogprob
 from pilotfish.errors import CapabilityError, OptionError
 from pilotfish.runtime.request import AUTO, REQUIRED, Chat, Request, Stats
+from pilotfish.server.fields import NO_IMAGES, OPTIONS, check
 from pilotfish.text.template import Message, Tool
 from pilotfish.text.tools import ToolCall
 
-log = logging.getLogger("pilotfish")
-
-NO_IMAGES = "this model does not support images"
-# Options that Ollama's clients send and that mean nothing here.
-WITHOUT_EFFECT = {
-    "num_keep", "num_batch", "num_gpu", "main_gpu", "num_thread", "use_mmap", "use_mlock", "numa", "low_vram", "f16_kv",
-    "vocab_only", "penalize_newline", "logits_all", "embedding_only",
-}  # fmt: skip
-# Options that would change the text and are not honoured: neutral values pass, others are refused.
-NEUTRAL: dict[str, float] = {"typical_p": 1.0, "tfs_z": 1.0, "mirostat": 0.0}
 PENALTIES = {
     "repeat_penalty": "repetition_penalty", "repetition_penalty": "repetition_penalty",
     "presence_penalty": "presence_penalty", "frequency_penalty": "frequency_penalty",
 }  # fmt: skip
 OLLAMA_WINDOW = 64  # tokens that its penalties look at
-_mentioned: set[str] = set()
 
 
 def number(name: str, value: Any, kind: type = float) -> Any:
@@ -57,6 +47,7 @@ def stops(value: Any) -> tuple[str, ...]:
 def request_from(options: Mapping[str, Any]) -> Request:
     """A request from options by Ollama's names; null is absent. Raises OptionError."""
     fields: dict[str, Any] = {}
+    check(OPTIONS, options, "option")
     for name, value in options.items():
         if value is None:
             continue
@@ -86,12 +77,15 @@ def request_from(options: Mapping[str, Any]) -> Request:
             fields[name] = number(name, value, int)
         elif name == "ignore_eos":
             fields[name] = bool(value)
-        elif name in NEUTRAL:
-            refuse_unless_neutral(name, number(name, value))
-        elif name not in _mentioned:
-            _mentioned.add(name)
-            log.warning("option %r %s", name, "has no effect" if name in WITHOUT_EFFECT else "is not known; ignored")
     return Request(**fields)
+
+
+def seconds_of(keep_alive: float | str | None) -> float | None:
+    """How long a model is to stay in memory; None where nothing is said. Raises OptionError."""
+    try:
+        return None if keep_alive is None else parse_duration(keep_alive)
+    except ValueError as error:
+        raise OptionError(f"keep_alive: {error}") from error
 
 
 def bias_from(value: Mapping[str, float] | None) -> dict[int, float]:
@@ -146,19 +140,6 @@ def draft_depth(value: Any) -> dict[str, Any]:
     if most < 0:
         return {}
     return {"depth": 0} if most == 0 else {"depth": AUTO, "max_depth": most}
-
-
-def refuse_unless_neutral(name: str, value: float | None) -> None:
-    """Raise OptionError for a penalty that would change the text; pilotfish does not drop options silently."""
-    if value is not None and value != NEUTRAL[name]:
-        raise OptionError(f"{name} is not supported yet; leave it out or set it to {NEUTRAL[name]:g}")
-
-
-def refuse(**features: Any) -> None:
-    """Raise OptionError for the first feature that is asked for; none of them is supported yet."""
-    for name, value in features.items():
-        if value:
-            raise OptionError(f"{name} is not supported yet")
 
 
 def content_text(content: Any) -> str:
