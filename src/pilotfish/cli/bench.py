@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from pilotfish.cli import bench_against, bench_depth, bench_load, bench_polyglot
+from pilotfish.cli import bench_against, bench_depth, bench_load, bench_polyglot, bench_requests
 from pilotfish.cli.options import DraftOption, DtypeOption, JsonOption, LimitOption, ModelArgument, PromptsOption
 from pilotfish.cli.progress import bar
 from pilotfish.errors import OptionError
@@ -22,6 +22,8 @@ app.command(name="polyglot")(bench_polyglot.polyglot)
 app.command(name="depth")(bench_depth.depth)
 app.command(name="against")(bench_against.against)
 app.command(name="load")(bench_load.load)
+app.command(name="requests")(bench_requests.requests)
+app.command(name="masks")(bench_requests.masks)
 
 
 @app.callback()

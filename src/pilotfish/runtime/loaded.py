@@ -257,7 +257,7 @@ class Engine:
         model = self.model
         if chat.tools and not (model.can_call_tools or "tools" in chat.template):
             raise CapabilityError(f'"{model.name}" does not support tools')
-        if chat.thinking and not model.can_think:
+        if chat.thinking and not self._can_think(chat):
             raise CapabilityError(f'"{model.name}" does not support thinking')
         return {
             "tools": chat.tools, "thinking": self._thinks(chat), "template": chat.template, "continues": chat.continues,
@@ -265,7 +265,10 @@ class Engine:
         }  # fmt: skip
 
     def _thinks(self, chat: Chat) -> bool:
-        return self.model.can_think if chat.thinking is None else chat.thinking
+        return self._can_think(chat) if chat.thinking is None else chat.thinking
+
+    def _can_think(self, chat: Chat) -> bool:
+        return self.model.can_think or "thinking" in chat.template
 
     def _depth(self, request: Request) -> tuple[int | str, int]:
         """What was asked for, and the most drafts a round may have."""
