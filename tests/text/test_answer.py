@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Sequence
+from functools import cache
+from itertools import combinations, groupby, pairwise
 
 import pytest
+from tokenizers import Tokenizer
 
+from pilotfish.store.names import resolve
 from pilotfish.testing.checkpoints import AGENT_MARKS, SPECIAL, byte_tokenizer
 from pilotfish.text.answer import Answer, Kind, Part
 from pilotfish.text.tools import ToolCall, parse_call
 
+NANO = Tokenizer.from_file(str(resolve("nano") / "tokenizer.json"))
 TOKENIZER = byte_tokenizer(512, SPECIAL | AGENT_MARKS)
 MARKS = [m for m in AGENT_MARKS.values() if m != '<|"|>']
 
@@ -150,3 +156,51 @@ def test_ten_thousand_strings_lose_nothing_and_leak_no_marker():
         if not stops and not any(m in text for m in ("<|channel>", "<|tool_call>")):
             plain = TOKENIZER.decode(ids(text), skip_special_tokens=True)
             assert shown == plain
+
+
+ATOMS = ["<|channel>", "thought\n", "<channel|>", "<|tool_call>", "<tool_call|>", '<|"|>', "call:f{", "}", "a:", ",",
+         "é漢", "ST", "OP", " x", "1.5", "[", "]", "\n", "{"]  # fmt: skip
+WHOLE = {a for a in ATOMS if a.startswith("<")}  # a mark is one token, wherever a text is cut
+
+
+def chunkings(pieces: list[str]) -> set[tuple[int, ...]]:
+    """Token sequences of a text that is cut in up to four places, each chunk tokenized by itself.
+
+    pieces: the text, marks whole and everything else by character.
+    """
+    tokens = cache(lambda a, b: tuple(NANO.encode("".join(pieces[a:b]), add_special_tokens=False).ids))
+    places = range(1, len(pieces))
+    out = set()
+    for count in range(5):
+        for cuts in combinations(places, count):
+            bounds = (0, *cuts, len(pieces))
+            out.add(sum((tokens(a, b) for a, b in pairwise(bounds)), ()))
+    return out
+
+
+def essence_of(tokens: Sequence[int]) -> tuple[object, ...]:
+    """What a stream of tokens says, neighbouring parts of a kind joined."""
+    answer = Answer(NANO, [105], ("STOP",), frozenset({1, 106}))
+    said: list[Part] = []
+    for token in tokens:
+        said += answer.add(token)
+        if answer.stopped:
+            break
+    said += answer.finish()
+    joined = [("".join(p.text for p in same), [p.call for p in same if p.call], kind)
+              for kind, same in ((k, list(g)) for k, g in groupby(said, lambda p: p.kind))]  # fmt: skip
+    return (*((text, tuple(map(str, calls)), kind) for text, calls, kind in joined), answer.stop_string)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(4))
+def test_every_chunking_of_up_to_four_cuts_says_what_the_whole_says(seed: int):
+    chance, seen = random.Random(seed), 0
+    for _ in range(2500):
+        atoms = [chance.choice(ATOMS) for _ in range(chance.randrange(2, 7))]
+        pieces = [p for a in atoms for p in ([a] if a in WHOLE else a)]
+        whole = essence_of(NANO.encode("".join(pieces), add_special_tokens=False).ids)
+        for tokens in chunkings(pieces):
+            assert essence_of(tokens) == whole, "".join(pieces)
+            seen += 1
+    assert seen > 20_000
