@@ -24,7 +24,7 @@ from pilotfish.kernels import best_operations
 from pilotfish.kernels.stock import StockOperations
 from pilotfish.runtime.loaded import Engine, load
 from pilotfish.store import checkpoint
-from pilotfish.testing.checkpoints import write_tokenizer
+from pilotfish.testing.checkpoints import AGENT_TEMPLATE, write_tokenizer
 from tests.servers import agent, client_script, scripted, server
 
 __all__ = ["agent", "client_script", "scripted", "server"]
@@ -124,6 +124,14 @@ def copy_of_tiny(tiny: Path, tmp_path: Path) -> Path:
 @pytest.fixture(scope="session")
 def engine(tiny: Path) -> Engine:
     return load(tiny)
+
+
+@pytest.fixture(scope="session")
+def thinker(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Engine:
+    """The same with a template that knows tools and thinking."""
+    folder = Path(shutil.copytree(tiny, tmp_path_factory.mktemp("thinker") / "tiny"))
+    write_tokenizer(folder, chat_template=AGENT_TEMPLATE)
+    return load(folder)
 
 
 @pytest.fixture

@@ -96,6 +96,19 @@ def test_a_row_is_the_same_alone_and_among_others(operations: Operations | None)
 
 
 @pytest.mark.parametrize("operations", KINDS, ids=["in pieces", "fused"])
+def test_an_end_may_come_early_where_nothing_else_may(operations: Operations | None):
+    processors = Processors([Adjustments(min_tokens=9, eos=frozenset({3, 5}))], VOCAB, [4], operations)
+    some = mx.where(mx.arange(VOCAB) < 6, 1.0, -math.inf)[None, None]
+    ends = mx.where((mx.arange(VOCAB) == 3) | (mx.arange(VOCAB) == 5), 1.0, -math.inf)[None, None]
+    logits, drafts = mx.concatenate([some, ends], axis=1), mx.array([[0]])
+
+    got = processors.apply(logits, processors.begin([[1, 2, 3, 4]]), drafts, mx.array([3]))
+
+    assert np.flatnonzero(np.isfinite(np.array(got[0, 0]))).tolist() == [0, 1, 2, 4]
+    assert np.flatnonzero(np.isfinite(np.array(got[0, 1]))).tolist() == [3, 5]
+
+
+@pytest.mark.parametrize("operations", KINDS, ids=["in pieces", "fused"])
 def test_the_past_moves_by_what_was_committed(operations: Operations | None):
     row = Adjustments(presence=1.0, window=8, of_prompt=True, budget=(6, 11, 0))
     processors = Processors([row] * 2, VOCAB, [3, 3], operations)

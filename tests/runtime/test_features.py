@@ -12,8 +12,9 @@ import pytest
 
 from pilotfish.errors import OptionError
 from pilotfish.runtime.loaded import Engine
-from pilotfish.runtime.request import Completion, Event
+from pilotfish.runtime.request import Chat, Completion, Event
 from pilotfish.testing import ScriptedDrafter
+from pilotfish.testing.checkpoints import AGENT_MARKS
 
 
 def some_request(chance: random.Random) -> dict[str, Any]:
@@ -31,20 +32,55 @@ def some_request(chance: random.Random) -> dict[str, Any]:
     return out | {name: make() for name, make in maybe.items() if chance.random() < 0.4}
 
 
+TOOLS = tuple(
+    {"type": "function", "function": {"name": name, "parameters": {"type": "object", "properties": properties}}}
+    for name, properties in (("ping", {}), ("add", {"a": {"type": "integer"}, "to": {"type": "string"}}))
+)
+CHANNEL = next(i for i, mark in AGENT_MARKS.items() if mark == "<|channel>")
+SCHEMAS: list[Any] = [
+    "json",
+    {"enum": ["x", 1, None]},
+    {"type": "array", "items": {"type": "integer"}, "maxItems": 4},
+    {"type": "object", "properties": {"k": {"type": "string", "maxLength": 9}}, "required": ["k"]},
+]
+
+
+def some_prompt(chance: random.Random, options: dict[str, Any]) -> Any:
+    """Text, or a conversation with tools, thinking and a grammar, each with some probability; adds to `options`."""
+    text = "ab c" * chance.randrange(1, 12)
+    if chance.random() < 0.3:
+        options["format"] = chance.choice(SCHEMAS)
+    if chance.random() < 0.4:
+        return text
+    fields: dict[str, Any] = {}
+    if chance.random() < 0.6:
+        fields = {"tools": TOOLS, "one_call": chance.random() < 0.3}
+        if "format" not in options:
+            fields["choice"] = chance.choice(["auto", "required", "ping", "add"])
+    if chance.random() < 0.5:
+        fields["thinking"] = True
+        options["thinking_budget"] = chance.choice([None, 0, 3, 12])
+        options["logit_bias"] = {**options.get("logit_bias", {}), CHANNEL: 8.0}
+    return Chat(({"role": "user", "content": text},), **fields)
+
+
 @pytest.mark.slow
-def test_five_hundred_requests_say_the_same_with_drafting_on_and_off(engine: Engine):
+def test_five_hundred_requests_say_the_same_with_drafting_on_and_off(thinker: Engine):
     chance = random.Random(11)
-    drafted = 0
+    drafted = looked_up = calls = thought = 0
     for _ in range(500):
-        options, prompt = some_request(chance), "ab c" * chance.randrange(1, 12)
-        plain = engine.generate(prompt, depth=0, **options)
-        got = engine.generate(prompt, depth=chance.choice([1, 2, 4, 7]), **options)
-        assert got.tokens == plain.tokens, options
-        assert str(got) == str(plain)
+        options = some_request(chance)
+        prompt = some_prompt(chance, options)
+        plain = thinker.generate(prompt, depth=0, **options)
+        got = thinker.generate(prompt, depth=chance.choice([1, 2, 4, 7, "auto", "auto"]), **options)
+        assert got.tokens == plain.tokens, (prompt, options)
+        assert (str(got), got.thinking, got.calls) == (str(plain), plain.thinking, plain.calls)
         assert got.logprobs == plain.logprobs
         assert got.stats.finish_reason == plain.stats.finish_reason
-        drafted += got.stats.drafted
+        drafted, looked_up = drafted + got.stats.drafted, looked_up + got.stats.looked_up
+        calls, thought = calls + len(got.calls), thought + (CHANNEL in got.tokens)
     assert drafted > 5000
+    assert min(looked_up, calls, thought) > 10
 
 
 @pytest.mark.parametrize("right", [0, 1, 3, 8])

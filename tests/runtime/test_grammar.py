@@ -14,7 +14,6 @@ from pilotfish.errors import OptionError
 from pilotfish.runtime.loaded import Engine, load
 from pilotfish.runtime.request import Chat
 from pilotfish.testing import ScriptedDrafter
-from pilotfish.testing.checkpoints import AGENT_TEMPLATE, write_tokenizer
 
 PERSON = {
     "type": "object",
@@ -149,15 +148,6 @@ def test_with_penalties_logprobs_and_min_tokens(engine: Engine):
 def test_a_budget_may_cut_a_value(engine: Engine):
     cut = engine.generate("x", format=PERSON, seed=5, temperature=1.0, max_tokens=5, depth=3)
     assert (cut.stats.tokens, cut.stats.finish_reason) == (5, "length")
-
-
-@pytest.fixture(scope="module")
-def thinker(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Engine:
-    import shutil
-
-    folder = Path(shutil.copytree(tiny, tmp_path_factory.mktemp("thinker") / "tiny"))
-    write_tokenizer(folder, chat_template=AGENT_TEMPLATE)
-    return load(folder)
 
 
 @pytest.mark.parametrize("depth", [0, 1, 4])

@@ -27,7 +27,8 @@ class Adjustments:
     repetition: logits of tokens in the window are divided (or, where negative, multiplied) by it; 1 changes nothing.
     presence, frequency: taken off once, and for each time, a token is in the window; 0 changes nothing.
     window: how many of the newest tokens count; 0 for none. of_prompt: whether tokens of the prompt are among them.
-    bias: added to the logits of tokens, by id. min_tokens: so many come before any of `eos` may.
+    bias: added to the logits of tokens, by id.
+    min_tokens: so many come before any of `eos` may, unless nothing else may (a grammar's value is complete).
     budget: (opens, closes, n): n tokens after the prompt, what token `opens` began and `closes` has not ended is ended.
     """
 
@@ -151,7 +152,7 @@ class Processors:
             out = out + (wide if ids is None else mx.take_along_axis(wide, ids, axis=-1))
         tokens = mx.arange(logits.shape[-1], dtype=mx.int32) if ids is None else ids
         positions = row_positions(length + 1 + first, rows)[..., None]
-        barred = self._early(tokens, positions) | self._unclosed(tokens, positions, past.open, before, first)
+        barred = self._early(tokens, positions, out) | self._unclosed(tokens, positions, past.open, before, first)
         return mx.where(barred, -math.inf, out)
 
     def _counts(self, tokens: mx.array, before: mx.array, first: int, rows: int) -> mx.array:
@@ -174,14 +175,15 @@ class Processors:
                 out[b, 0, mx.array(tokens)] = mx.array(values)
         return out
 
-    def _early(self, tokens: mx.array, positions: mx.array) -> mx.array:
+    def _early(self, tokens: mx.array, positions: mx.array, logits: mx.array) -> mx.array:
         """Ends of text that would come too early."""
         out = mx.zeros((1, 1, 1), dtype=mx.bool_)
         for b, row in enumerate(self._placed):
             if row.ends:
                 is_end = mx.any(tokens[..., None] == mx.array(row.ends, dtype=mx.int32), axis=-1)
                 its_row = (mx.arange(len(self._placed)) == b)[:, None, None]
-                out = out | (its_row & is_end & (positions < row.ends_from))
+                others = mx.any((logits > -math.inf) & ~is_end, axis=-1, keepdims=True)
+                out = out | (its_row & is_end & others & (positions < row.ends_from))
         return out
 
     def _unclosed(

@@ -71,10 +71,10 @@ def judge_round(
     """Which drafts are kept and what follows them. bits: (B, depth + 1, words), what may be chosen in each row."""
     (logits, hidden, caches), depth = verified, draft.tokens.shape[1]
     raw, past, operations = logits, state.past, parts.target.operations
-    if parts.processors is not None and past is not None:
-        logits = parts.processors.apply(raw, past, draft.tokens, state.length)
     if bits is not None:
-        logits = operations.mask(logits, bits)
+        logits = operations.mask(raw, bits)
+    if parts.processors is not None and past is not None:
+        logits = parts.processors.apply(logits, past, draft.tokens, state.length)
     tokens, accepted = parts.rule.judge(parts.sampler, draft, logits, state.length)
     if parts.processors is not None and past is not None:
         past = parts.processors.advance(past, tokens, accepted)

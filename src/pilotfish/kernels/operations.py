@@ -57,7 +57,7 @@ class Adjustment(NamedTuple):
     """How the logits of one row of a batch are changed before a token is chosen; see `engine.processors`.
 
     window: newest tokens that penalties look at, 0 for no penalties. bias: (token, what is added).
-    ends, ends_from: tokens that may not stand before that position.
+    ends, ends_from: tokens that may not stand before that position, unless all others are at minus infinity.
     opens, closes, closed_from: from that position on, what token `opens` began must be ended by `closes`; -1 for none.
     """
 

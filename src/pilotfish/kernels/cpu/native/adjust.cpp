@@ -48,10 +48,16 @@ void adjust_row(const float* in, float* out, int64_t size, const int* names, con
     for (int token : window.seen()) out[token] = penalized(in[token], window.count(token), a);
     for (const auto& [token, bias] : a.bias) out[token] += bias;
   }
-  const bool closing = open && position >= a.closed_from, early = position < a.ends_from;
+  const bool closing = open && position >= a.closed_from;
+  bool early = !a.ends.empty() && position < a.ends_from;
+  const auto is_end = [&](int token) { return std::find(a.ends.begin(), a.ends.end(), token) != a.ends.end(); };
+  if (early) {  // where a grammar has only an end left, it may come
+    early = false;
+    for (int64_t j = 0; j < size && !early; ++j) early = out[j] > NEVER && !is_end(names ? names[j] : int(j));
+  }
   const auto barred = [&](int token) {
     return (closing && token != a.closes) ||
-           (early && std::find(a.ends.begin(), a.ends.end(), token) != a.ends.end());
+           (early && is_end(token));
   };
   if (early && !closing && !names)
     for (int token : a.ends) out[token] = NEVER;
