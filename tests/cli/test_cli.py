@@ -215,3 +215,59 @@ def test_version(pilotfish):
     from pilotfish import __version__
 
     assert pilotfish("--version")[:2] == (0, f"pilotfish {__version__}\n")
+
+
+def test_a_schema_in_a_file_is_satisfied(pilotfish, tiny: Path, tmp_path: Path):
+    schema = tmp_path / "schema.json"
+    schema.write_text('{"enum": ["yes", "no"]}')
+
+    code, out, err = pilotfish("run", tiny, "well?", "--format", schema, "--seed", 2, "--check", "--max-tokens", 20)
+
+    assert code == 0
+    assert json.loads(out) in ("yes", "no")
+    assert "same text as plain: yes" in err
+
+
+def test_log_probabilities_and_penalties_reach_the_engine(pilotfish, tiny: Path):
+    options = ["run", tiny, "hello", "--json", "--seed", 3, "--max-tokens", 6]
+    wishes = ("--logprobs", 2, "--repetition-penalty", 1.9, "--presence-penalty", 1, "--frequency-penalty", 1)
+    plain, more = (pilotfish(*options, *extra)[1].splitlines() for extra in ((), wishes))
+    events = [json.loads(line) for line in more]
+    assert [len(p["top"]) for e in events for p in e["logprobs"]] == [2] * 6
+    assert [t for e in events for t in e["tokens"]] != [t for line in plain for t in json.loads(line)["tokens"]]
+
+
+@pytest.mark.parametrize(("options", "why"), [
+    (("--format", "missing.json"), "cannot read missing.json"), (("--logprobs", 2), "--logprobs needs --json"),
+    (("--raw", "--think"), "contradict each other"), (("--think",), "does not support thinking"),
+    (("--thinking-budget", -1), "thinking_budget is -1"), (("--json", "--logprobs", 99), "logprobs is 99"),
+])  # fmt: skip
+def test_wishes_that_cannot_be_met_are_one_line(pilotfish, tiny: Path, options: tuple, why: str):
+    code, _, err = pilotfish("run", tiny, "x", *options)
+    assert code == 1
+    assert why in err
+    assert len(err.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize("text", ["not json", "[1]", '{"type": "nothing"}'])
+def test_schemas_that_are_none_are_one_line(pilotfish, tiny: Path, tmp_path: Path, text: str):
+    (tmp_path / "s.json").write_text(text)
+    code, _, err = pilotfish("run", tiny, "x", "--format", tmp_path / "s.json")
+    assert (code, len(err.strip().splitlines())) == (1, 1)
+    assert "schema" in err or "JSON" in err
+
+
+def test_wishes_and_masks_are_benched(pilotfish, tiny: Path, tmp_path: Path):
+    options = ["bench", "requests", "--model", tiny, "--max-tokens", 4, "--seeds", 1, "--repeats", 1,
+               "--wish", "penalties", "--results", tmp_path / "r.jsonl"]  # fmt: skip
+    code, out, _ = pilotfish(*options, "--json")
+    again = pilotfish(*options, "--report", tmp_path / "r.md")
+    assert (code, again[0]) == (0, 0)
+    nothing, penalties = json.loads(out)
+    assert (nothing["wish"], nothing["speed_over_nothing"], penalties["same_text"]) == ("nothing", 1.0, 6)
+    assert "| penalties |" in (tmp_path / "r.md").read_text()
+    code, _, err = pilotfish("bench", "requests", "--model", tiny, "--wish", "a pony")
+    assert code == 1
+    assert "--wish is 'a pony'" in err
+    rows = json.loads(pilotfish("bench", "masks", "--model", tiny, "--repeats", 1, "--json")[1])
+    assert all(row["microseconds"] > 0 for row in rows)

@@ -40,6 +40,18 @@ def run(
     seed: Annotated[int | None, typer.Option("--seed", help="Same seed, same text, at any depth.")] = None,
     acceptance: Annotated[str, typer.Option("--acceptance", help="same-text or rejection.")] = "same-text",
     stop: Annotated[list[str] | None, typer.Option("--stop", help="End before this string; repeatable.")] = None,
+    form: Annotated[
+        str | None, typer.Option("--format", help="json, or a file with a JSON schema that the answer must satisfy.")
+    ] = None,
+    think: Annotated[bool, typer.Option("--think", help="Let the model think first; goes to standard error.")] = False,
+    thinking_budget: Annotated[int | None, typer.Option("--thinking-budget", help="Tokens to think at most.")] = None,
+    repetition_penalty: Annotated[float | None, typer.Option("--repetition-penalty", help="1 changes nothing.")] = None,
+    presence_penalty: Annotated[float | None, typer.Option("--presence-penalty", help="0 changes nothing.")] = None,
+    frequency_penalty: Annotated[float | None, typer.Option("--frequency-penalty", help="0 changes nothing.")] = None,
+    min_tokens: Annotated[int, typer.Option("--min-tokens", help="No end before so many tokens.")] = 0,
+    logprobs: Annotated[
+        int | None, typer.Option("--logprobs", help="With --json: log probabilities, and of so many alternatives.")
+    ] = None,
     raw: Annotated[bool, typer.Option("--raw", help="Continue the text; use no chat template.")] = False,
     stats: Annotated[bool, typer.Option("--stats", help="Print counts and speeds at the end.")] = False,
     check: Annotated[bool, typer.Option("--check", help="Decode plainly as well and compare the texts.")] = False,
@@ -55,13 +67,19 @@ def run(
         raise OptionError("--draft and --no-draft contradict each other; give one of them")
     if check and acceptance == "rejection":
         raise OptionError("--check compares with plain text, which --acceptance rejection does not keep; use same-text")
+    if raw and think:
+        raise OptionError("--raw and --think contradict each other; give one of them")
+    if logprobs is not None and not as_json:
+        raise OptionError("--logprobs needs --json, which has a place for them")
     text = _prompt(prompt, file)  # before loading, so that a bad prompt fails at once
     if text is None and (raw or check or as_json):
         raise OptionError("a chat takes none of --raw, --check and --json; give a prompt, --file or standard input")
     options: dict[str, Any] = {
         "max_tokens": max_tokens, "depth": depth_of(depth), "max_depth": max_depth, "temperature": temperature,
         "top_k": top_k, "top_p": top_p,
-        "min_p": min_p, "seed": seed, "acceptance": acceptance, "stop": tuple(stop or ()),
+        "min_p": min_p, "seed": seed, "acceptance": acceptance, "stop": tuple(stop or ()), "format": _format(form),
+        "thinking_budget": thinking_budget, "repetition_penalty": repetition_penalty, "min_tokens": min_tokens,
+        "presence_penalty": presence_penalty, "frequency_penalty": frequency_penalty, "logprobs": logprobs,
     }  # fmt: skip
     from pilotfish.config import free_memory
     from pilotfish.runtime.defaults import completed
@@ -75,9 +93,9 @@ def run(
     engine = load(model, draft=None if no_draft else draft or "auto", dtype=dtype, prefixes=prefixes)
     manifest = find_manifest(model) or Manifest(model, model)
     if text is None:
-        _chat(engine, request, manifest, stats)
+        _chat(engine, request, manifest, stats, think)
         return
-    whole = text if raw else Chat(({"role": "user", "content": text},))
+    whole = text if raw else Chat(({"role": "user", "content": text},), thinking=think)
     prepared = engine.prepare(*completed(whole, request, manifest))
     events = (_print_json if as_json else _print_text)(engine.decode(prepared, progress=PromptBar()))
     last = events[-1].stats
@@ -89,6 +107,23 @@ def run(
         typer.echo(details(last), err=True)
     if same is False:
         raise typer.Exit(1)
+
+
+def _format(form: str | None) -> Any:
+    """`json`, or the schema in a file. Raises OptionError."""
+    if form is None or form == "json":
+        return form
+    try:
+        schema = json.loads(Path(form).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise OptionError(
+            f"--format is json or a file with a JSON schema; cannot read {form}: {error.strerror}"
+        ) from error
+    except ValueError as error:
+        raise OptionError(f"--format: {form} holds no JSON: {error}") from error
+    if not isinstance(schema, dict):
+        raise OptionError(f"--format: the schema in {form} must be a JSON object")
+    return schema
 
 
 def closing_line(stats: Stats, same: bool | None) -> str:
@@ -146,10 +181,13 @@ def _prompt(prompt: str | None, file: Path | None) -> str | None:
 
 
 def _print_text(events: Iterator[Event]) -> list[Event]:
-    """Print pieces as they come; tokens that the drafter got right are in colour on a terminal."""
+    """Print pieces as they come, drafted tokens that were right in colour, thinking on standard error."""
     seen = []
     try:
         for event in events:
+            thought = "".join(p.text for p in event.parts if p.kind == "thinking")
+            if thought:
+                typer.echo(typer.style(thought, dim=True), nl=False, err=True)
             for piece, drafted in zip(event.pieces, event.drafted, strict=True):
                 typer.echo(typer.style(piece, **DRAFTED_STYLE) if drafted and piece else piece, nl=False)  # type: ignore[arg-type]
             sys.stdout.flush()
@@ -163,7 +201,8 @@ def _print_json(events: Iterator[Event]) -> list[Event]:
     """One JSON object a line and event; the last one carries the stats."""
     seen = []
     for event in events:
-        typer.echo(json.dumps({k: v for k, v in asdict(event).items() if v is not None}, ensure_ascii=False))
+        record = asdict(event) | {"logprobs": [p._asdict() for p in event.logprobs]}
+        typer.echo(json.dumps({k: v for k, v in record.items() if v is not None}, ensure_ascii=False))
         seen.append(event)
     return seen
 
@@ -176,7 +215,7 @@ def _same_as_plain(engine: Engine, prepared: Prepared, events: list[Event]) -> b
     return [t for e in plain for t in e.tokens] == [t for e in events for t in e.tokens]
 
 
-def _chat(engine: Engine, request: Any, manifest: Any, stats: bool) -> None:
+def _chat(engine: Engine, request: Any, manifest: Any, stats: bool, think: bool) -> None:
     """A conversation on the terminal until end of input; Ctrl-C stops an answer, not the chat."""
     from pilotfish.runtime.defaults import completed
     from pilotfish.runtime.request import Chat
@@ -194,7 +233,7 @@ def _chat(engine: Engine, request: Any, manifest: Any, stats: bool) -> None:
         messages.append({"role": "user", "content": line})
         answer: list[Event] = []
         try:
-            prepared = engine.prepare(*completed(Chat(tuple(messages)), request, manifest))
+            prepared = engine.prepare(*completed(Chat(tuple(messages), thinking=think), request, manifest))
             answer = _print_text(_keep(engine.decode(prepared, progress=PromptBar()), answer))
         except KeyboardInterrupt:
             typer.echo("(stopped)", err=True)
