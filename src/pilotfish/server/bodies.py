@@ -90,6 +90,8 @@ def parse(data: bytes) -> Any:
         raise OptionError("the body must be a JSON object")
     try:
         json.dumps(value, ensure_ascii=False).encode("utf-8")
+    except RecursionError as error:
+        raise OptionError("the body is nested too deeply") from error
     except UnicodeEncodeError as error:  # a lone surrogate, which no tokenizer takes
         raise OptionError("the body holds half of a surrogate pair, which is no character") from error
     return value

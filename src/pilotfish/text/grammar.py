@@ -92,6 +92,9 @@ class GrammarConstraint:
                 _set(words, token, True)
         else:
             fill_next_token_bitmask(self._matcher, rows, at)
+            if self._matcher.is_error():  # it would allow an end now, and the value would be none
+                why = self._matcher.get_error().partition("<state>")[0]
+                raise OptionError(f"the JSON schema is too complex to be followed: {' '.join(why.split())}")
             if self._before and self._channel is not None:
                 _set(words, self._channel, True)
 
@@ -121,14 +124,14 @@ class GrammarTokenizer:
 
     def of_schema(self, schema: Mapping[str, Any]) -> LLMatcher:
         """A JSON value's grammar before its first token. Raises OptionError naming what of the schema is not known."""
-        return self._matcher(compiled(json.dumps(schema)), "the JSON schema")
+        return self._matcher(compiled(_text_of(schema)), "the JSON schema")
 
     def of_calls(self, tools: Sequence[Tool], one: bool, otherwise: Mapping[str, Any] | None = None) -> LLMatcher:
         """The same for calls of tools; see `calls_grammar`. Raises OptionError."""
         if self.marks is None:
             raise OptionError("this model's vocabulary has no marks for tool calls, so that none can be forced")
         if otherwise is not None:
-            compiled(json.dumps(otherwise))  # what is wrong with it is said as it is without tools
+            compiled(_text_of(otherwise))  # what is wrong with it is said as it is without tools
         return self._matcher(calls_grammar(tools, self.marks, one, otherwise), "the parameters of a tool")
 
     def _matcher(self, grammar: str, what: str) -> LLMatcher:
@@ -136,6 +139,13 @@ class GrammarTokenizer:
         if made.is_error():
             raise OptionError(f"{what} cannot be used: {' '.join(made.get_error().split())}")
         return made
+
+
+def _text_of(schema: Mapping[str, Any]) -> str:
+    try:
+        return json.dumps(schema)
+    except RecursionError as error:
+        raise OptionError("the JSON schema cannot be used: it is nested too deeply") from error
 
 
 @lru_cache(maxsize=256)
