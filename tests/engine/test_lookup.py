@@ -112,7 +112,8 @@ def test_a_loaded_model_remembers_how_far_matches_hold():
     assert request.probability(4) > MatchMemory(memory).probability(4) - 0.05 > before
 
 
-@pytest.mark.parametrize("model_type", ["gemma4", "gemma3_text", "llama", "qwen3"])
+@pytest.mark.parametrize("model_type", ["gemma4", *(pytest.param(m, marks=pytest.mark.slow)
+                                                   for m in ("gemma3_text", "llama", "qwen3"))])  # fmt: skip
 @pytest.mark.parametrize("rule", ["same-text", "rejection"])
 def test_any_model_says_the_same_with_it(tiny: Path, tmp_path: Path, model_type: str, rule: str):
     folder = tiny if model_type == "gemma4" else write_tiny(tmp_path / "m", model_type)

@@ -103,7 +103,8 @@ def test_compressed_bodies_are_read(server: Running, kind: str):
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/responses",
                                   "/v1/messages/count_tokens", "/api/show", "/api/generate"])  # fmt: skip
 def test_every_route_reads_json_under_any_type(server: Running, path: str):
-    body = {**CHAT, "input" if path == "/v1/responses" else "prompt": "x", "max_tokens": 1}
+    body = {**CHAT, "input" if path == "/v1/responses" else "prompt": "x", "max_tokens": 1,
+            "max_output_tokens": 1}  # fmt: skip
     for kind in ("application/x-www-form-urlencoded", "text/plain"):
         answer = httpx.post(server.url + path, content=json.dumps(body), headers={"Content-Type": kind}, timeout=60)
         assert answer.status_code == 200, answer.text

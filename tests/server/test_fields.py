@@ -158,9 +158,10 @@ def test_a_field_that_is_refused_says_so_in_its_dialect(agent: Running, route: s
 @pytest.mark.parametrize("name", [name for name, field in OPTIONS.items() if field.refusal])
 def test_an_option_that_is_refused_says_so(agent: Running, name: str):
     body = {"model": "agent", **BASE["/api/chat"]}
-    refused = agent.post("/api/chat", {**body, "options": {name: 0.5}})
+    refused = agent.post("/api/chat", {**body, "options": {**OPTIONS_OF_ALL, name: 0.5}})
     assert (refused.status_code, refused.json()) == (400, {"error": OPTIONS[name].refusal})
-    assert agent.post("/api/chat", {**body, "options": {name: (*OPTIONS[name].neutral, 0)[0]}}).status_code == 200
+    neutral = {**OPTIONS_OF_ALL, name: (*OPTIONS[name].neutral, 0)[0]}
+    assert agent.post("/api/chat", {**body, "options": neutral}).status_code == 200
 
 
 @pytest.mark.parametrize("route", DECODING)
