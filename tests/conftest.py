@@ -13,11 +13,12 @@ import pytest
 
 from pilotfish import cli
 from pilotfish.engine.acceptance import RULES
-from pilotfish.engine.decode import DecodeLoop, Device, Row, prefill
+from pilotfish.engine.decode import DecodeLoop, Device, prefill
 from pilotfish.engine.depth import FixedDepth
 from pilotfish.engine.drafters import Drafter
 from pilotfish.engine.drafters.gemma4_assistant import AssistantArgs, AssistantModel, Gemma4Assistant
 from pilotfish.engine.round import RoundParts
+from pilotfish.engine.rows import Row
 from pilotfish.engine.sampling import Sampler, SamplingParams
 from pilotfish.engine.target import Gemma4Target
 from pilotfish.kernels import best_operations

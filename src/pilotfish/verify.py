@@ -14,10 +14,11 @@ import mlx.core as mx
 import numpy as np
 
 from pilotfish.engine.acceptance import SameText
-from pilotfish.engine.decode import DecodeLoop, Device, Row, prefill
+from pilotfish.engine.decode import DecodeLoop, Device, prefill
 from pilotfish.engine.depth import FixedDepth, FixedLookup
 from pilotfish.engine.drafters.lookup import PromptLookup
 from pilotfish.engine.round import RoundParts
+from pilotfish.engine.rows import Row
 from pilotfish.engine.sampling import Sampler, SamplingParams, mix
 from pilotfish.engine.state import DecodeState
 from pilotfish.engine.target import Target, TargetOutput

@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 import pilotfish
 from pilotfish.engine.acceptance import SameText
 from pilotfish.engine.caches import TAIL, FullSpec, RecurrentSpec, SlidingSpec, TailedSpec, specs_for
-from pilotfish.engine.decode import DecodeLoop, Device, Row, prefill
+from pilotfish.engine.decode import DecodeLoop, Device, prefill
 from pilotfish.engine.depth import FixedDepth
 from pilotfish.engine.round import RoundParts, run_round
+from pilotfish.engine.rows import Row
 from pilotfish.engine.sampling import Sampler, SamplingParams
 from pilotfish.engine.state import DecodeState
 from pilotfish.errors import DraftingUnsupportedError, UnsupportedModelError

@@ -9,9 +9,10 @@ import pytest
 
 from pilotfish.engine import batch
 from pilotfish.engine.acceptance import RULES, SameText
-from pilotfish.engine.decode import DecodeLoop, Device, Row, prefill
+from pilotfish.engine.decode import DecodeLoop, Device, prefill
 from pilotfish.engine.depth import FixedDepth
 from pilotfish.engine.round import RoundParts, run_round
+from pilotfish.engine.rows import Row
 from pilotfish.engine.sampling import Sampler, SamplingParams
 from pilotfish.engine.state import DecodeState, RoundResult
 from pilotfish.testing import CountingDevice, ScriptedDrafter

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING
 
 from pilotfish.engine import batch
 from pilotfish.engine.acceptance import RULES, SameText
-from pilotfish.engine.decode import Committed, DecodeLoop, Device, Progress, Row, prefill
+from pilotfish.engine.decode import DecodeLoop, Device, Progress, prefill
 from pilotfish.engine.depth import AutoDepth, AutoLookup, DepthPolicy, FixedDepth, FixedLookup
 from pilotfish.engine.drafters.lookup import PromptLookup
 from pilotfish.engine.logprobs import TokenLogprob
 from pilotfish.engine.processors import Processors
 from pilotfish.engine.reuse import Kept, Marks, keep
 from pilotfish.engine.round import RoundParts
+from pilotfish.engine.rows import Committed, Row
 from pilotfish.engine.sampling import MAX_SEED, Sampler, SamplingParams
 from pilotfish.engine.scoring import score
 from pilotfish.engine.state import DecodeState

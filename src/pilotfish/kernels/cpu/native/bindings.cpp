@@ -45,12 +45,12 @@ void bind_adjustments(nb::module_& m) {
            const mx::array& length, Optional ids, const Adjustments& adjustments, int vocabulary) {
           return adjust(logits, tokens, open, drafts, first, length, ids, adjustments.rows, vocabulary, {});
         },
-        "logits"_a, "tokens"_a, "open"_a, "drafts"_a, "first"_a, "length"_a, "ids"_a.none(), "adjustments"_a,
+        "logits"_a, "tokens"_a, "is_open"_a, "drafts"_a, "first"_a, "length"_a, "ids"_a.none(), "adjustments"_a,
         "vocabulary"_a);
   m.def("advance",
         [](const mx::array& tokens, const mx::array& open, const mx::array& drafts, const mx::array& accepted,
            const Adjustments& adjustments) { return advance(tokens, open, drafts, accepted, adjustments.rows, {}); },
-        "tokens"_a, "open"_a, "drafts"_a, "accepted"_a, "adjustments"_a);
+        "tokens"_a, "is_open"_a, "drafts"_a, "accepted"_a, "adjustments"_a);
   m.def("mask",
         [](const mx::array& logits, const mx::array& bits, Optional ids) { return mask(logits, bits, ids, {}); },
         "logits"_a, "bits"_a, "ids"_a.none());
