@@ -150,7 +150,7 @@ class Service:
                     first = False
                     self.on_first_token(time.monotonic() - arrived)
                 if isinstance(item, Event) and item.stats:
-                    self._count(item.stats)
+                    self._count(item.stats, item.index)
                 yield item
 
     async def begin(self, ask: Ask) -> tuple[Begun, AsyncGenerator[Event]]:
@@ -232,15 +232,16 @@ class Service:
                 self.totals.cancelled += 1
                 job.cancel()
 
-    def _count(self, stats: Stats) -> None:
+    def _count(self, stats: Stats, index: int) -> None:
         totals = self.totals
-        totals.prompt_tokens += stats.prompt_tokens
-        totals.cached_tokens += stats.cached_tokens
+        if index == 0:  # several answers share a prompt
+            totals.prompt_tokens += stats.prompt_tokens
+            totals.cached_tokens += stats.cached_tokens
+            totals.decode_seconds += stats.decode_seconds
         totals.tokens += stats.delivered
         totals.rounds += stats.rounds
         totals.drafted += stats.drafted
         totals.accepted += stats.accepted
-        totals.decode_seconds += stats.decode_seconds
 
 
 def _without_bos(engine: Engine, ids: list[int]) -> list[int]:

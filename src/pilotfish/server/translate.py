@@ -277,6 +277,7 @@ def draft_statistics(stats: Stats) -> dict[str, Any]:
         "rounds": stats.rounds,
         "draft_tokens": stats.drafted,
         "accepted": stats.accepted,
+        "looked_up": stats.looked_up,
         "accepted_by_position": list(stats.accepted_at),
         "cached_prompt_tokens": stats.cached_tokens,
         "no_drafting": stats.no_drafting,

@@ -36,6 +36,7 @@ class GrammarConstraint:
         self._before = thinks and channel is not None and not is_open  # no token yet
         self._thinking = is_open
         self._ended = False
+        self._next: Any = None  # what may come next, once somebody has asked
 
     def forced(self, most: int) -> list[int]:
         """Tokens that the grammar all but dictates."""
@@ -48,7 +49,10 @@ class GrammarConstraint:
         """Bits of each row."""
         rows = np.full((len(drafts) + 1, (self._vocab + 31) // 32), -1, dtype=np.int32)
         kept = self._matcher, self._before, self._thinking, self._ended
-        self._fill(rows, 0)
+        if self._next is None:
+            self._fill(rows, 0)
+            self._next = rows[0].copy()
+        rows[0] = self._next
         if drafts:  # on a copy: a matcher that was rolled back forbids some tokens that it allowed before (1.9.1)
             self._matcher = self._matcher.deep_copy()
         for i, token in enumerate(drafts):
@@ -61,6 +65,7 @@ class GrammarConstraint:
 
     def commit(self, tokens: Sequence[int]) -> None:
         """Tokens are final."""
+        self._next = None
         for token in tokens:
             self._advance(token)
 

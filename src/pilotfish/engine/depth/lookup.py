@@ -15,6 +15,7 @@ from pilotfish.engine.depth.costs import Costs
 from pilotfish.engine.depth.matches import MatchMemory
 from pilotfish.engine.depth.policy import RoundSeen
 
+MARGIN = 1.05  # look-up must promise so much more than the other drafter
 DEPTHS = (1, 2, 3, 4, 6, 8, 12, 16)  # few, so that a round is often followed by one of its depth and can be timed
 
 
@@ -62,7 +63,7 @@ class AutoLookup:
         if not any(matches) or self._beside.warming_up:
             return 0
         costs = self._costs(len(matches))
-        best, most = 0, SWITCH * self._beside.value
+        best, most = 0, MARGIN * self._beside.value
         for depth, tokens in zip(self._depths, self._expected(matches, ahead), strict=True):
             value = tokens / costs.relative(depth) * (SWITCH if depth == self._last else 1)
             if value > most:
