@@ -68,10 +68,11 @@ def test_the_longer_a_match_the_longer_the_draft():
     assert policy.next_depth([LONGEST], 0) == 16
     assert policy.next_depth([0], 0) == 0
     # Doubt about what is in flight makes the draft shorter, never longer.
-    for _ in range(60):
-        policy.saw_token(8, chance := _ % 10 > 0)
-        policy.saw_token(9, chance)
-    assert policy.next_depth([8], 4) <= policy.next_depth([8], 0)
+    for length in range(4, LONGEST + 1):
+        for i in range(60):
+            policy.saw_token(length, i % 10 > 0)
+    sure, doubtful = (AutoLookup(AutoDepth(memory, max_depth=0)).next_depth([4], ahead) for ahead in (0, 12))
+    assert 0 < doubtful < sure
 
 
 def test_a_better_assistant_is_left_alone():

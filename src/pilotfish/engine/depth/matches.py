@@ -23,8 +23,6 @@ class MatchMemory:
     def probability(self, match: int) -> float:
         """That a match of so many tokens (capped) holds for one more."""
         match = min(match, LONGEST)
-        if self._prior is not None:
-            before = self._prior.probability(match)
-        else:
-            before = 1 - 0.9 / max(match, 1) ** 0.7  # short matches are chance, long ones are copies
+        # Short matches are chance, long ones are copies.
+        before = 1 - 0.9 / max(match, 1) ** 0.7 if self._prior is None else self._prior.probability(match)
         return (self._held[match] + PRIOR_WEIGHT * before) / (self._seen[match] + PRIOR_WEIGHT)
