@@ -67,12 +67,12 @@ def test_the_longer_a_match_the_longer_the_draft():
     assert policy.next_depth([1], 0) == 0
     assert policy.next_depth([LONGEST], 0) == 16
     assert policy.next_depth([0], 0) == 0
-    # Doubt about what is in flight makes the draft shorter, never longer.
+    # What is in flight has to follow the match as well: enough of it, and nothing is left to hope for.
     for length in range(4, LONGEST + 1):
         for i in range(60):
             policy.saw_token(length, i % 10 > 0)
-    sure, doubtful = (AutoLookup(AutoDepth(memory, max_depth=0)).next_depth([4], ahead) for ahead in (0, 12))
-    assert 0 < doubtful < sure
+    sure, hopeless = (AutoLookup(AutoDepth(memory, max_depth=0)).next_depth([4], ahead) for ahead in (0, 40))
+    assert (sure > 0, hopeless) == (True, 0)
 
 
 def test_a_better_assistant_is_left_alone():

@@ -10,6 +10,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
+from pilotfish.engine.sampling import MAX_SEED
 from pilotfish.errors import OptionError
 from pilotfish.runtime.loaded import Engine
 from pilotfish.runtime.request import Chat, Completion, Event
@@ -165,3 +166,9 @@ def test_answers_in_one_batch_are_those_given_alone(engine: Engine, depth: int |
         together = Completion.from_events(found[i])
         assert (together.tokens, together.logprobs) == (alone.tokens, alone.logprobs)
         assert together.stats.seed == 9 + i
+
+
+def test_the_largest_seed_is_a_seed_like_any_other(engine: Engine):
+    largest = engine.generate("hello", max_tokens=12, temperature=1.0, seed=MAX_SEED)
+    assert largest.stats.seed == MAX_SEED
+    assert largest.tokens != engine.generate("hello", max_tokens=12, temperature=1.0, seed=0).tokens

@@ -6,14 +6,16 @@ from collections.abc import Sequence
 
 import mlx.core as mx
 
-from pilotfish.engine.decode import Device
+from pilotfish.engine.decode import Device, Progress
 from pilotfish.engine.logprobs import Logprobs, TokenLogprob
 from pilotfish.engine.target import Target
 
 CHUNK = 64  # rows of one pass: each has a logit for every token of the vocabulary
 
 
-def score(target: Target, prompt: Sequence[int], device: Device, k: int) -> list[TokenLogprob]:
+def score(
+    target: Target, prompt: Sequence[int], device: Device, k: int, progress: Progress | None = None
+) -> list[TokenLogprob]:
     """Of every token but the first, given those before it, with the `k` likeliest in its place.
 
     The whole prompt is computed, whatever is kept of earlier ones: kept caches hold no logits.
@@ -30,4 +32,6 @@ def score(target: Target, prompt: Sequence[int], device: Device, k: int) -> list
         device.wait([*caches, found])
         (said,) = device.read_logprobs(Logprobs(*found))
         out += [p._replace(token=token) for p, token in zip(said, following, strict=True)]
+        if progress is not None:
+            progress(len(out), len(prompt) - 1)
     return out

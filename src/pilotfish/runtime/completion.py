@@ -47,9 +47,9 @@ def complete(
                 yield replace(event, index=i)
         return
     started = clock()
-    said = () if request.prompt_logprobs is None else tuple(
-        score(model.target, request.prompt, device, request.prompt_logprobs)
-    )  # fmt: skip
+    said: tuple[TokenLogprob, ...] = ()
+    if request.prompt_logprobs is not None:
+        said = tuple(score(model.target, request.prompt, device, request.prompt_logprobs, progress))
     eos = frozenset[int]() if request.ignore_eos else model.eos
     rows = [Row(len(request.prompt), request.max_tokens, eos) for _ in range(request.n)]
     if not request.max_tokens:
@@ -104,7 +104,7 @@ def _loop(
 
 def _seeded(request: Prepared, i: int) -> SamplingParams:
     """How the i-th answer is sampled."""
-    return replace(request.sampling, seed=(request.sampling.seed + i) % MAX_SEED)
+    return replace(request.sampling, seed=(request.sampling.seed + i) % (MAX_SEED + 1))
 
 
 def _nothing(
