@@ -103,13 +103,15 @@ def as_markdown(title: str, rows: Sequence[DepthRow]) -> str:
 
 
 def plot(rows: Sequence[DepthRow], path: str, title: str) -> None:
-    """Tokens a second by fixed depth, auto as a line of its own, as a PNG. Raises ImportError without matplotlib."""
+    """Tokens a second by fixed depth, auto and look-up as lines of their own, as a PNG. Raises ImportError without
+    matplotlib."""
     fixed = range(DEEPEST + 1)
     with canvas(path, title) as axis:
         for r in rows:
             (line,) = axis.plot(fixed, [r.rates[str(d)] for d in fixed], marker="o", ms=3, label=r.workload)
             axis.axhline(r.rates[AUTO], color=line.get_color(), linewidth=0.9, linestyle="--")
-        axis.set_xlabel("fixed depth; dashed: chosen at run time")
+            axis.axhline(r.rates[LOOKUP], color=line.get_color(), linewidth=0.9, linestyle=":")
+        axis.set_xlabel("fixed depth; dashed: chosen at run time; dotted: with look-up as well")
         axis.set_ylabel("tokens/s")
         axis.set_ylim(bottom=0)
         axis.legend()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -60,8 +61,9 @@ class Wish(NamedTuple):
 WISHES: dict[str, Wish] = {
     "nothing": Wish({}, {}),
     "log probabilities, 5 alternatives": Wish({}, {"logprobs": 5}),
-    "penalties": Wish({}, {"repetition_penalty": 1.05, "presence_penalty": 0.1, "frequency_penalty": 0.1}),
-    "logit bias, min_tokens": Wish({}, {"logit_bias": {300: -1.0, 301: 1.0}, "min_tokens": 40}),
+    # So small that the text stays what it is: only the work is compared.
+    "penalties": Wish({}, {"repetition_penalty": 1.0001, "presence_penalty": 1e-4, "frequency_penalty": 1e-4}),
+    "logit bias, min_tokens": Wish({}, {"logit_bias": {300: -1e-4, 301: 1e-4}, "min_tokens": 2}),
     "stop strings": Wish({}, {"stop": ("\n\n\n\n", "THE END")}),
     "tools": Wish({"tools": TOOLS}, {}),
     "thinking, 60 tokens at most": Wish({"thinking": True}, {"thinking_budget": 60}),
@@ -104,7 +106,10 @@ def measure(
         texts: dict[str, set[tuple[int, ...]]] = {}
         for _, name, (way, depth) in product(range(repeats), wishes, ways.items()):
             wish = WISHES[name]
-            chat = Chat(({"role": "user", "content": prompt},), template="" if own else TEMPLATE, **wish.chat)
+            # Without tools their declarations are read as text: prompts are about equally long.
+            system = [] if "tools" in wish.chat else [{"role": "system", "content": json.dumps(TOOLS)}]
+            messages = (*system, {"role": "user", "content": prompt})
+            chat = Chat(messages, template="" if own else TEMPLATE, **wish.chat)
             text = engine.generate(chat, depth=depth, seed=seed, max_tokens=max_tokens, **options, **wish.options)
             texts.setdefault(name, set()).add(text.tokens)
             if (name, way) not in best or text.stats.decode_seconds < best[name, way].decode_seconds:

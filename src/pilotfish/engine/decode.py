@@ -173,23 +173,42 @@ class DecodeLoop:
         self._state = self._state._replace(caches=caches)
 
     def _dispatch(self) -> None:
-        ready, self._ready = self._ready, None
         if self.constraint is not None:
-            depth, result, source = self._constrained(self.constraint, ready)
-        else:
-            depth, source = self._plan()
-            state = self._with_room(depth)
-            draft = self._looked_up(state, depth) if source is Source.LOOKUP else None
-            result = run_round(self.parts, state, depth, draft)
+            self._dispatch_constrained(self.constraint)
+            return
+        depth, source = self._plan()
+        state = self._with_room(depth)
+        draft = self._looked_up(state, depth) if source is Source.LOOKUP else None
+        result = run_round(self.parts, state, depth, draft)
+        self.device.dispatch(result, self._fly(result, depth, source))
+
+    def _dispatch_constrained(self, constraint: Constraint) -> None:
+        """A round under a grammar; the one behind it is built while the device drafts and verifies."""
+        ready, self._ready = self._ready, None
+        drafts, source = self._known_drafts(constraint)
+        if drafts:
+            ready = constrained.prepare_known(self.parts, self._with_room(len(drafts)), drafts)
+        elif ready is None:
+            ready = self._prepared()
+        constrained.begin(ready, constraint, self.device.start)
+        packed = self._fly(ready.result, ready.depth, source)
+        if self._another_is_needed() and self._another_fits():
+            self._ready = self._prepared()
+        constrained.finish(ready, constraint, self.device.read)
+        self.device.dispatch(ready.result, packed)
+
+    def _prepared(self) -> Ready:
+        depth = self._drafter_depth()
+        return constrained.prepare(self.parts, self._with_room(depth), depth)
+
+    def _fly(self, result: RoundResult, depth: int, source: Source) -> mx.array:
+        """Count a round among those in flight; what will be read of it."""
         packed = mx.concatenate([result.accepted[:, None], result.tokens], axis=1)
-        self.device.dispatch(result, packed)
         self._state = result.state
         expected = 1 + depth * (1.0 if source is Source.LOOKUP else self.counts.accepted / max(1, self.counts.drafted))
         flight = _InFlight(list(self._live), depth, bool(self._in_flight), packed, result.logprobs, source, expected)
         self._in_flight.append(flight)
-        if self.constraint is not None and self._another_is_needed() and self._another_fits():
-            depth = self._drafter_depth()
-            self._ready = constrained.prepare(self.parts, self._with_room(depth), depth)
+        return packed
 
     def _with_room(self, depth: int) -> DecodeState:
         """The newest state, its caches large enough for another round."""
@@ -212,17 +231,6 @@ class DecodeLoop:
         # Right after prefill there is no hidden state yet to draft from.
         without_hidden = self.parts.drafter is None or (first and self.parts.drafter.reads_hidden)
         return 0 if without_hidden else self.policy.next_depth(len(self._live))
-
-    def _constrained(self, constraint: Constraint, ready: Ready | None) -> tuple[int, RoundResult, Source]:
-        """A round under a grammar: `ready` is one that the drafter drafts. Nothing else is in flight."""
-        drafts, source = self._known_drafts(constraint)
-        if drafts:
-            ready = constrained.prepare_known(self.parts, self._with_room(len(drafts)), drafts)
-        elif ready is None:
-            depth = self._drafter_depth()
-            ready = constrained.prepare(self.parts, self._with_room(depth), depth)
-        result = constrained.run(self.parts, ready, constraint, self.device.start, self.device.read)
-        return ready.draft.tokens.shape[1], result, source
 
     def _known_drafts(self, constraint: Constraint) -> tuple[list[int], Source]:
         """Drafts that need no drafter: what the grammar dictates, else what look-up finds."""
@@ -288,7 +296,9 @@ class DecodeLoop:
     def _behind(self, flight: _InFlight) -> tuple[int, Source] | None:
         """Drafts, and who makes them, of the round that was built while this one was computed."""
         if self.constraint is not None:
-            return None if self._ready is None else (self._ready.draft.tokens.shape[1], Source.DRAFTER)
+            if flight.source is Source.LOOKUP:  # built while nothing is computed: its time is its own
+                return flight.depth, flight.source
+            return None if self._ready is None else (self._ready.depth, Source.DRAFTER)
         if not (flight.behind and self._in_flight):
             return None
         return self._in_flight[0].depth, self._in_flight[0].source
