@@ -31,4 +31,9 @@ except anthropic.NotFoundError:
     pass
 else:
     raise AssertionError("a missing model answered")
+ping = {"name": "ping", "input_schema": {"type": "object", "properties": {}}}
+for choice in ({"type": "any", "disable_parallel_tool_use": True}, {"type": "tool", "name": "ping"}):
+    forced = client.messages.create(model="scripted", max_tokens=60, messages=[{"role": "user", "content": "hi"}],
+                                    tools=[ping], tool_choice=choice)  # fmt: skip
+    assert (forced.stop_reason, forced.content[0].name) == ("tool_use", "ping")
 print('"ok"')

@@ -40,4 +40,11 @@ for item in replay:
 replay.append({"type": "function_call_output", "call_id": response.output[2].call_id, "output": "snow"})
 again = client.responses.create(model="scripted", input=replay, tools=tools, reasoning={"effort": "none"})
 assert again.output_text == "get_weather says: snow.", again.output_text
+ping = {"type": "function", "function": {"name": "ping", "parameters": {"type": "object", "properties": {}}}}
+for choice in ("required", {"type": "function", "function": {"name": "ping"}}):
+    forced = client.chat.completions.create(
+        model="scripted", messages=[{"role": "user", "content": "hi"}], tools=[ping], tool_choice=choice,
+        parallel_tool_calls=False,
+    ).choices[0]  # fmt: skip
+    assert (forced.finish_reason, forced.message.tool_calls[0].function.name) == ("tool_calls", "ping")
 print('"ok"')

@@ -16,6 +16,14 @@ assert stream[-1].usage.completion_tokens == whole.usage.completion_tokens
 off = client.chat.completions.create(**options, extra_body={"draft_num_predict": 0})
 assert off.choices[0].message.content == whole.choices[0].message.content
 assert client.completions.create(model="nano", prompt="x", max_tokens=2).usage.completion_tokens <= 2
+several = client.chat.completions.create(**options, n=3, logprobs=True, top_logprobs=2)
+assert [c.index for c in several.choices] == [0, 1, 2]
+assert several.choices[0].message.content == whole.choices[0].message.content
+assert len(several.choices[2].logprobs.content[0].top_logprobs) == 2
+scored = client.completions.create(model="nano", prompt="def f():", echo=True, logprobs=1, max_tokens=0).choices[0]
+assert scored.text == "def f():"
+assert scored.logprobs.token_logprobs[0] is None
+assert all(v <= 0 for v in scored.logprobs.token_logprobs[1:])
 assert any(m.id == "nano:latest" for m in client.models.list())
 assert client.models.retrieve("nano").id == "nano"
 with client.responses.stream(model="nano", input="hello", max_output_tokens=6) as events:
