@@ -124,7 +124,9 @@ def test_ctrl_c_keeps_what_was_printed_and_exits_130(copy_of_tiny: Path):
     (shape.get("text_config") or shape)["max_position_embeddings"] = 10**6
     (copy_of_tiny / "config.json").write_text(json.dumps(shape))
     command = [*PILOTFISH, "run", copy_of_tiny, "hello", "--seed", "3", "--raw"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+    # A shell that runs things in the background lets them ignore the signal, and their children inherit that.
+    heed = {"preexec_fn": lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **heed) as process:
         first = process.stdout.read(1)
         process.send_signal(signal.SIGINT)
         rest, err = process.communicate(timeout=60)
