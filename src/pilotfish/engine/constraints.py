@@ -1,7 +1,7 @@
 """Which tokens may follow: what a grammar tells the decode loop.
 
-A grammar lives on the host, so a constrained round reads its drafts back once, before verification: row i is masked
-by the grammar's state after drafts[:i], as plain decoding would mask it.
+A grammar lives on the host, so a constrained round reads its drafts back once (`engine/constrained.py`): row i is
+masked by the grammar's state after drafts[:i], as plain decoding would mask it.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ from pilotfish.text.answer import Markers
 from pilotfish.text.grammar import GrammarTokenizer
 
 MAX_DEPTH = 16
-ASSISTANT, LOOKUP, NONE = "assistant", "lookup", "none"  # beside AUTO, what `draft` may be that is no path
+ASSISTANT, LOOKUP, NONE = "assistant", "lookup", NO_DRAFTER  # beside AUTO, what `draft` may be that is no path
 Prompt = str | Chat | Sequence[template.Message] | Sequence[int]
 DTYPES = {"bfloat16": mx.bfloat16, "float16": mx.float16, "float32": mx.float32}
 
@@ -324,7 +324,7 @@ def load(
     manifest = find_manifest(str(model))
     source = str(model) if manifest is None else manifest.source
     if manifest is not None and draft == "auto":
-        draft = None if manifest.draft == NO_DRAFTER else manifest.draft
+        draft = manifest.draft
     path, compute = names.resolve(source), _dtype(dtype)
     network, config = checkpoint.load_target(path, compute)
     operations = best_operations() if kernels == "auto" else StockOperations()

@@ -8,7 +8,6 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import mlx.core as mx
 
@@ -16,7 +15,7 @@ from pilotfish.config import Settings, free_memory
 from pilotfish.errors import OptionError
 from pilotfish.runtime.loaded import Engine, load
 from pilotfish.runtime.prefixes import PrefixCache
-from pilotfish.store.library import NO_DRAFTER, Library, Manifest, canonical
+from pilotfish.store.library import Library, Manifest, canonical
 
 log = logging.getLogger("pilotfish")
 
@@ -61,8 +60,7 @@ class Models:
         resident = self._residents.get(key)
         if resident is None:
             self._make_room(manifest)
-            draft: Any = None if manifest.draft == NO_DRAFTER else manifest.draft
-            engine = self._loader(manifest.source, draft=draft, name=name, prefixes=self.prefixes)
+            engine = self._loader(manifest.source, draft=manifest.draft, name=name, prefixes=self.prefixes)
             resident = Resident(manifest, engine, 0.0, 0.0, self._clock())
             self._residents[key] = resident
             log.info("loaded %s with drafter %s", manifest.name, engine.model.drafter_name)
